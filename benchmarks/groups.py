@@ -4,6 +4,7 @@
     python benchmarks/groups.py negatives --encoder FOLDER --pairs FOLDER_OF_QUORA
     python benchmarks/groups.py own --encoder FOLDER --pairs FOLDER_OF_QUORA
     python benchmarks/groups.py quantized --encoder FOLDER --pairs FOLDER_OF_QUORA
+    python benchmarks/groups.py asymmetric --encoder FOLDER --pairs FOLDER_OF_QUORA
 
 Duplicates are joined to groups; those of three texts or more are held back or trained on: the first text of a
 group asks, the rest are its positives. Each held-out text then looks for the others of its group among all
@@ -11,7 +12,8 @@ held-out texts and further questions of no group. ``siblings`` compares what bec
 that meet in a batch. ``negatives`` compares rows without a hard negative, with a random one and with one that the
 first model finds among the questions that aren't held out. ``own`` masks columns by the model's own scores
 (``MaskAbovePositive``), and counts the siblings that the scores find. ``quantized`` trains several widths with
-and without ``Quantized``, and ranks by the floats and the bits of each width. Finished runs aren't repeated.
+and without ``Quantized``, and ranks by floats and bits of each width. ``asymmetric`` trains static queries
+against frozen documents, and times queries. Finished runs aren't repeated.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import argparse
 import csv
 import json
 import random
+import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -49,6 +53,8 @@ from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
 from contrastive_text.poolers import MeanPooler
 
 FIGURES = ("recall@1", "mrr@10", "ndcg@10")
+ROUNDS = 5
+"""Rounds of a timing, without the first."""
 NEGATIVES = 1
 """Hard negatives of each row."""
 
@@ -194,18 +200,45 @@ class Groups:
 
         return keep(folder, make)
 
+    def run_asymmetric(self, name: str, seed: int, *words: str) -> dict[str, Any]:
+        """Returns the row of a run of the recipe ``asymmetric``, and keeps its model."""
+        folder = self.out / f"{name}-{seed}"
+
+        def make() -> dict[str, Any]:
+            fixed = ["--recipe", "asymmetric", "--encoder", self.options.encoder, "--data.train", str(self.pairs)]
+            fixed += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1", *words]
+            do(in_folder("fit", [*fixed, *self.options.words], folder, seed))
+            model = SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent, device="cpu")
+            return {"name": name, "seed": seed, **self.scores(model)}
+
+        return keep(folder, make)
+
+    def queries_a_second(self, models: Mapping[str, SentenceEncoder]) -> dict[str, list[float]]:
+        """Returns the queries a second of models on one core, by turns."""
+        texts, rates = self.candidates[:2000], {name: [] for name in models}
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        for _ in range(ROUNDS + 1):
+            for name, model in models.items():
+                start = time.perf_counter()
+                model.encode_query(texts)
+                rates[name].append(len(texts) / (time.perf_counter() - start))
+        torch.set_num_threads(threads)
+        return {name: each[1:] for name, each in rates.items()}
+
     def scores(
         self, model: SentenceEncoder, change: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows
     ) -> dict[str, list[float]]:
         """Returns the figures of each held-out group: means over its texts, each of which asks for the others."""
         texts = [text for group in self.held for text in group]
         group_of = [number for number, group in enumerate(self.held) for _ in group]
-        vectors = change(torch.as_tensor(model.encode([*texts, *self.further])))
+        vectors = change(torch.as_tensor(model.encode_document([*texts, *self.further])))
+        queries = change(torch.as_tensor(model.encode_query(texts)))
         relevance = [
             {place: 1.0 for place, other in enumerate(group_of) if other == group and place != own}
             for own, group in enumerate(group_of)
         ]
-        found = rank_documents(vectors[: len(texts)], vectors, k=10, own=range(len(texts)))
+        found = rank_documents(queries, vectors, k=10, own=range(len(texts)))
         each = ranking_scores(found, relevance, FIGURES)
         sizes = [len(group) for group in self.held]
         return {name: [float(part.mean()) for part in values.split(sizes)] for name, values in each.items()}
@@ -321,10 +354,36 @@ def quantized(groups: Groups) -> None:
     groups.publish("groups_quantized", "Vectors as bits", "floats alone", rows, notes, figures=figures)
 
 
+def asymmetric(groups: Groups) -> None:
+    """Compares static queries against frozen documents with the documents' encoder on both sides."""
+    both = SentenceEncoder.from_pretrained(groups.options.encoder, device="cpu")
+    rows, steps = [{"name": "both sides", "seed": 0, **groups.scores(both)}], str(groups.options.steps)
+    start = "static queries, one step at rate 0"
+    rows.append(groups.run_asymmetric(start, 0, "--trainer.max_steps", "1", "--model.optimizer.lr", "0"))
+    trained = "static queries, trained"
+    for seed in range(groups.options.seeds):
+        rows.append(groups.run_asymmetric(trained, seed, "--trainer.max_steps", steps))
+    model = SentenceEncoder.from_pretrained(
+        next((groups.out / f"{trained}-0").rglob("modules.json")).parent, device="cpu"
+    )
+    rates = groups.queries_a_second({"both sides": both, "static queries": model})
+    said = (
+        f"{name} {statistics.median(each):,.0f} ({min(each):,.0f} to {max(each):,.0f})"
+        for name, each in rates.items()
+    )
+    notes = f"Queries a second on one core, medians and ranges of {ROUNDS} rounds by turns: {', '.join(said)}."
+    groups.publish("groups_asymmetric", "A static encoder for queries", "both sides", rows, notes)
+
+
+COMPARISONS = {
+    "siblings": siblings, "negatives": negatives, "own": own, "quantized": quantized, "asymmetric": asymmetric,
+}  # fmt: skip
+
+
 def main() -> None:
     """Trains what is missing, and writes the table of one comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("siblings", "negatives", "own", "quantized"))
+    parser.add_argument("what", choices=tuple(COMPARISONS))
     parser.add_argument("--encoder", required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--held", type=int, default=140, help="groups that are held out")
@@ -336,9 +395,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options, options_words = parser.parse_known_args()
     options.words = options_words
-    {"siblings": siblings, "negatives": negatives, "own": own, "quantized": quantized}[options.what](
-        Groups(options, ["benchmarks/groups.py", options.what])
-    )
+    COMPARISONS[options.what](Groups(options, ["benchmarks/groups.py", options.what]))
 
 
 if __name__ == "__main__":

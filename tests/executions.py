@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -26,10 +26,12 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import full_tensor, rank, shard_like, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Slot
-from contrastive_text.encoders import TransformerEncoder, packing
+from contrastive_text.encoders import AsymmetricEncoder, Encoder, TransformerEncoder, packing
+from contrastive_text.heads import StackHead
 from contrastive_text.losses import base as losses_base
 from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.objectives.momentum import Queue
+from contrastive_text.poolers import CLSPooler
 from contrastive_text.training import forward_pass as encoding
 from contrastive_text.training.fsdp2 import average_gradients, split_weights
 from contrastive_text.training.module import ContrastiveModule
@@ -72,6 +74,10 @@ ENTRIES = 100
 
 MASK = 4
 """Id of the mask token; those of texts begin at 5."""
+
+
+WIDER = [{"name": "Linear", "out_features": tiny.CONFIG["hidden_size"]}]
+"""Head of the narrower of two encoders."""
 
 
 class Execution(NamedTuple):
@@ -133,12 +139,18 @@ def module_of(execution: Execution, **options: Any) -> ContrastiveModule:
     case = CASES[execution.case]
     torch.manual_seed(0)
     own = options or {"config": {**tiny.CONFIG, "initializer_range": 0.3}}
-    encoder = TransformerEncoder(
+    network = partial(
+        TransformerEncoder,
         dropout=0.0,
         layout=execution.layout,  # type: ignore[arg-type]  # one of them
         gradient_checkpointing=case.layers_anew and execution != execution.plain,
-        **own,
     )
+    encoder: Encoder = network(**own)
+    if case.asymmetric:
+        narrow = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 16}
+        small = network(config=own["config"] | narrow)
+        own_sides = {"document_pooler": CLSPooler(), "query_head": StackHead(WIDER)}
+        encoder = AsymmetricEncoder(query=small, document=encoder, **own_sides)
     objectives = case.objectives({"streamed": execution.form == "streamed"})
     views = chains(case, execution.views, followed=next(iter(objectives)))
     if case.template:
@@ -247,7 +259,8 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
         seen.masks.append(mask is not None)
         seen.padding += 0 if mask is None else ids.numel() - int(mask.sum())
 
-    handle = module.encoder.model.register_forward_pre_hook(note, with_kwargs=True)
+    networks = [part.model for part in module.encoder.modules() if isinstance(part, TransformerEncoder)]
+    handles = [network.register_forward_pre_hook(note, with_kwargs=True) for network in networks]
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
         mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as layers,
@@ -256,7 +269,8 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
         mock.patch.object(losses_base, "checkpoint", wraps=losses_base.checkpoint) as some_rows,
     ):
         yield seen
-    handle.remove()
+    for handle in handles:
+        handle.remove()
     # Of the encoder: networks of objectives have groups of their own.
     seen.checkpoints = sum(call.args[0].func.__name__ == "encode" for call in checkpoint.call_args_list)
     seen.layers = layers.call_count

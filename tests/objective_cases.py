@@ -107,6 +107,7 @@ class Case:
         template: Whether a mask token stands in each text, one before the last token.
         layers_anew: Whether layers are computed anew in the backward pass, but for the plain execution.
         prompted: Whether the first token of each text is of a prompt, which poolers leave out.
+        asymmetric: Whether queries have an encoder of their own, with one layer, another width and a head.
         parts: Other arguments of the module.
     """
 
@@ -119,6 +120,7 @@ class Case:
     template: bool = False
     layers_anew: bool = False
     prompted: bool = False
+    asymmetric: bool = False
     parts: Callable[[], dict[str, Any]] = field(default=dict)  # Any: arguments of the module
 
 
@@ -198,6 +200,9 @@ def other_formulas(how: How) -> dict[str, Objective]:
 
 CASES: dict[str, Case] = {
     "InfoNCE": Case(lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}),
+    "InfoNCE, an encoder per role": Case(
+        lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}, slots=TRIPLE, prompted=True, asymmetric=True
+    ),
     "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
     "NTXent, hard, siblings attract, and SupCon": Case(
         lambda how: {

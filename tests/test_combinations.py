@@ -62,6 +62,7 @@ POOLERS = {
     "last": part("LastTokenPooler"),
     "weighted mean": part("WeightedMeanPooler"),
     "mask token": part("MaskTokenPooler", template_bias=True),
+    "one per role": None,  # an encoder per role, which pools
 }
 HEADS = {
     "none": (None, None),
@@ -173,10 +174,20 @@ AFTER_TOKENS = (
 )  # fmt: skip
 
 
+REFUSED_PER_ROLE = {
+    **dict.fromkeys(MASKED, "AsymmetricEncoder: expected a network with a masked-language-model head"),
+    "InfoNCE, denoising decoder": "DenoisingDecoder: expected an architecture that can be a decoder",
+    "InfoNCE, replaced tokens": "ReplacedTokens: expected an architecture with an embedding module",
+}
+"""Objectives of tokens -> what is said with an encoder per role, which gives vectors of texts."""
+
+
 def senseless(combination: Combination) -> str | None:
     """Returns what a combination without sense is answered, None for all others."""
     if combination.views == "dropout" and combination.pairing != "same":
         return "FixedDropout: expected a pairing that repeats the anchor"
+    if combination.pooler == "one per role" and (refusal := REFUSED_PER_ROLE.get(combination.objectives)):
+        return refusal
     if combination.pooler == "mask token" and combination.objectives in MASKED:
         return "expected no view that hides tokens with MaskTokenPooler"
     if combination.pairing == "same" and "of pairs" in combination.objectives:
@@ -207,8 +218,11 @@ def check(combination: Combination, place: Path, folder: Path, capsys: pytest.Ca
     """Runs a combination for two steps, or sees it refused."""
     (folder / "run.yaml").write_text(yaml.safe_dump(config(combination)))
     train = next(place.glob(f"{combination.pairing}.*"))
-    words = ["fit", "--config", str(folder / "run.yaml"), "--model.encoder", "TransformerEncoder"]
-    words += ["--model.encoder.model_name_or_path", str(place / "bert"), "--data.train", str(train)]
+    bert = part("TransformerEncoder", model_name_or_path=str(place / "bert"))
+    roles = {"query": bert, "document": bert, "query_pooler": part("MaxPooler"), "frozen": "document"}
+    encoder = part("AsymmetricEncoder", **roles) if combination.pooler == "one per role" else bert
+    words = ["fit", "--config", str(folder / "run.yaml"), "--model.encoder", json.dumps(encoder)]
+    words += ["--data.train", str(train)]
     words += ["--data.num_workers", "0", "--data.cache_dir", str(place / "cache")]
     words += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu", "--trainer.logger", "false"]
     words += ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]

@@ -132,11 +132,19 @@ def check(execution: Execution, outcomes: list[Outcome]) -> None:
         check_seen(execution, Seen(**outcome.seen))
 
 
+def sides_of(execution: Execution, seen: Seen) -> list[int]:
+    """Returns the number of rows that each encoder of an execution gets."""
+    case = CASES[execution.case]
+    queries = seen.rows // len(case.slots) if case.asymmetric else 0  # one anchor in each example
+    return [rows for rows in (queries, seen.rows - queries) if rows]
+
+
 def check_seen(execution: Execution, seen: Seen) -> None:
     """Checks that a step was executed as it should be: equal gradients of equal ways would show nothing."""
     passes = 2 if execution.views == "every level" else 1
     if execution.parts == "whole":
-        parts = -(-seen.rows // 16) if execution.layout == "bucketed" else 1
+        sides = sides_of(execution, seen)
+        parts = sum(-(-rows // 16) for rows in sides) if execution.layout == "bucketed" else len(sides)
         assert seen.checkpoints == 0, execution
         assert len(seen.shapes) == passes * parts, execution
     else:
@@ -153,10 +161,11 @@ def check_seen(execution: Execution, seen: Seen) -> None:
     else:
         assert all(seen.masks), execution
         read, expected = sum(block for block, _ in first), seen.rows
-        most = 16 if execution.layout == "bucketed" else seen.rows
+        most = 16 if execution.layout == "bucketed" else max(sides_of(execution, seen))
         assert max(block for block, _ in seen.shapes) <= most * (1 + alone), execution
     assert read > expected if alone else read == expected, execution
-    if execution.layout == "padded" and execution.parts == "whole" and not alone:
+    one_block = execution.layout == "padded" and execution.parts == "whole"
+    if one_block and not alone and len(sides_of(execution, seen)) == 1:
         longest = max(length for _, length in seen.shapes)
         assert seen.padding == passes * (seen.rows * longest - seen.tokens), execution
     assert (seen.streamed > 0) == (execution.form == "streamed"), execution

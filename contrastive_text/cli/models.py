@@ -217,6 +217,7 @@ def read_document_vectors(model: SentenceEncoder, texts: TextStream, path: str |
         "texts": summary.digest,
         "precision": "float32",
         "prompt": model.prompts.for_kind(DOCUMENT) or None,
+        "kind": Encoding(kind=DOCUMENT).resolve_kind(model.encoder),
     }
     if model.similarity_fn_name != "cosine":  # which alone ignores lengths
         origin["normalize_embeddings"] = False

@@ -156,21 +156,27 @@ def build_batch(
 
 
 def collate_texts(
-    tokenizer: TextTokenizer, texts: Sequence[TemplatedText], unpooled: int = 0, with_empty: bool = False
+    tokenizer: TextTokenizer,
+    texts: Sequence[TemplatedText],
+    unpooled: int = 0,
+    with_empty: bool = False,
+    role: Role = "anchor",
 ) -> Batch:
-    """Builds a batch of unaltered anchors from tokenized texts, for encoding outside of training.
+    """Builds a batch of unaltered texts from tokenized texts, for encoding outside of training.
 
     Args:
         tokenizer: Tokenizer, which sets special tokens and lengths.
         texts: Tokens of each text and of its template, from ``tokenizer.tokenize_with_template``.
         unpooled: Number of tokens at the start of each row that the pooler skips.
         with_empty: Whether rows may have no tokens.
+        role: Role of the texts. An ``AsymmetricEncoder`` has a network for queries (``anchor``) and another.
 
     Raises:
         ValueError: A text without a token, if the tokenizer adds no special tokens.
     """
     text_ids = concatenate([[text_id(np.array(text.tokens.ids).tobytes()) for text in texts]])
-    return collate_rows(tokenizer, [build_row(text, tokenizer) for text in texts], unpooled, text_ids, with_empty)
+    rows = [build_row(text, tokenizer) for text in texts]
+    return collate_rows(tokenizer, rows, unpooled, text_ids, with_empty, role)
 
 
 def collate_rows(
@@ -179,8 +185,9 @@ def collate_rows(
     unpooled: int = 0,
     text_ids: Tensor | None = None,
     with_empty: bool = False,
+    role: Role = "anchor",
 ) -> Batch:
-    """Builds a batch of anchors from rows of tokens, such as two texts in one sequence.
+    """Builds a batch of one slot from rows of tokens, such as two texts in one sequence.
 
     Args:
         tokenizer: Tokenizer, which sets special tokens.
@@ -188,6 +195,7 @@ def collate_rows(
         unpooled: Number of tokens at the start of each row that the pooler skips.
         text_ids: Hashes of the texts; see ``Batch``. None for zeros.
         with_empty: Whether rows may have no tokens.
+        role: Role of the texts.
 
     Raises:
         ValueError: A row without a token, if the tokenizer adds no special tokens.
@@ -199,7 +207,7 @@ def collate_rows(
             "tokens, so leave empty texts out"
         )
     keys = torch.zeros(len(rows), dtype=torch.long)
-    batch = build_batch(rows, tokenizer, (Slot("anchor", 0),), keys, keys if text_ids is None else text_ids)
+    batch = build_batch(rows, tokenizer, (Slot(role, 0),), keys, keys if text_ids is None else text_ids)
     return batch.replace(unpooled=torch.full_like(batch.lengths, unpooled)) if unpooled else batch
 
 

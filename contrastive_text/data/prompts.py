@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER, Role, Template
 from contrastive_text.data.tokenizing import TextTokenizer
 
-QUERY, DOCUMENT, DEFAULT = "query", "document", "default"
+Kind: TypeAlias = Literal["query", "document"]
+"""Kind of a text in retrieval."""
+
+QUERY: Kind = "query"
+DOCUMENT: Kind = "document"
+DEFAULT = "default"
 
 _TODO = "write prompts as {query: 'query: ', document: 'passage: '}, each with the blank that ends it"
 
@@ -149,10 +154,11 @@ class Prompts:
         """Prompts for texts that are neither queries nor documents: the default prompt for every role."""
         return replace(self, named=dict.fromkeys((QUERY, DOCUMENT), self.text()), default=None)
 
-    def options(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: of encode
+    def options(self, kind: Kind, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: of encode
         """Returns options of ``encode`` for texts of a kind, with its prompt unless the options name one."""
         is_chosen = any(given.get(name) is not None for name in ("prompt", "prompt_name"))
-        return dict(given) if is_chosen else {**given, "prompt_name": None, "prompt": self.for_kind(kind)}
+        prompt = {} if is_chosen else {"prompt_name": None, "prompt": self.for_kind(kind)}
+        return {**given, **prompt, "kind": kind}
 
     def name_of(self, kind: str | None, *sets: str) -> str | None:
         """Returns the most specific prompt name for texts of a kind; None if there is no such name.
@@ -218,6 +224,17 @@ class Prompts:
 
     def _names(self) -> str:
         return ", ".join(self.named) or "none, because the model has no prompts"
+
+
+def kind_of(prompt_name: str | None) -> Kind | None:
+    """Returns the kind of the texts of a prompt; None for a prompt of both kinds.
+
+    Example:
+        >>> kind_of("news-query"), kind_of("document"), kind_of("news")
+        ('query', 'document', None)
+    """
+    last = (prompt_name or "").rpartition("-")[2]
+    return next((kind for kind in (QUERY, DOCUMENT) if last == kind), None)
 
 
 NO_PROMPTS = Prompts()

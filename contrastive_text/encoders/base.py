@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +19,7 @@ from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.random import hash_rows, seed_torch
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.core.types import NO_LABEL, EmbeddingChange
+from contrastive_text.core.types import NO_LABEL, EmbeddingChange, Role
 from contrastive_text.encoders.packing import FixedLayout, equalize_groups, natural_positions, split_rows
 from contrastive_text.poolers import Pooler
 
@@ -45,6 +45,8 @@ class Encoder(nn.Module, ABC):
         base_identity: Identity of the weights under adapters; None without adapters.
         equalize_groups: Whether all ranks must run the network equally often, because each holds a part of its
             weights.
+        pools: Whether the encoder returns one vector per text in place of its token vectors.
+        plain_role: Role under which texts are encoded that are neither queries nor documents.
     """
 
     features: int
@@ -58,6 +60,8 @@ class Encoder(nn.Module, ABC):
     dropout_in_effect: Mapping[str, float] = MappingProxyType({})
     base_identity: str | None = None
     equalize_groups: bool = False
+    pools: ClassVar[bool] = False
+    plain_role: Role = "anchor"
 
     @abstractmethod
     def forward(
@@ -82,6 +86,14 @@ class Encoder(nn.Module, ABC):
         if device.type == "cpu":
             return "bucketed", f"the fastest on a CPU that {type(self).__name__} takes"
         return "padded", "one block of rows for a GPU"
+
+    def limit_of(self, kind: str | None) -> int | None:  # noqa: ARG002  # for encoders with a network for each kind
+        """Returns the longest row of queries or documents that the network takes; None for no limit."""
+        return self.limit
+
+    def row_parts(self, batch: Batch) -> list[Tensor]:
+        """Returns the numbers of the rows of each part of a batch that needs its own groups, on the host."""
+        return [torch.arange(len(batch))]
 
     def blocks(
         self, batch: Batch, alter: EmbeddingChange | None = None, layers: tuple[int, ...] = (-1,)
@@ -180,7 +192,11 @@ class Embedder(NamedTuple):
         If ranks hold parts of the encoder's weights, all of them make equally many groups (``equalize_groups``).
         """
         layout, _ = self.encoder.layout_on(batch.ids.device)
-        row_groups = split_rows(batch.lengths, layout, self.chunk_tokens)
+        row_groups = [
+            rows[group]
+            for rows in self.encoder.row_parts(batch)
+            for group in split_rows(batch.lengths[rows], layout, self.chunk_tokens)
+        ]
         if self.encoder.equalize_groups and (self.chunk_tokens is not None or layout == "bucketed"):
             row_groups = equalize_groups(row_groups, batch.ids.device)  # otherwise all ranks have one part
         return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(row_groups)]
@@ -208,7 +224,9 @@ class Embedder(NamedTuple):
         if self.pooler.template_bias:
             batch, template_of = with_templates(batch)
         blocks = self.encoder.blocks(batch, alter=alter, layers=layers)
-        readable = blocks if batch.unpooled is None else mask_unpooled(blocks, batch.unpooled)
+        readable = (
+            blocks if batch.unpooled is None or self.encoder.pools else mask_unpooled(blocks, batch.unpooled)
+        )
         pooled = _pooled(self.pooler, readable, group.rows)
         if template_of is not None:
             pooled = (

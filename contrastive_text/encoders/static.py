@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import torch
 from safetensors.torch import save_file
@@ -66,6 +66,7 @@ class StaticEncoder(Encoder):
         features: Width D of the token vectors. None for the width of the saved model, or for 256, or the
             width of the transformer if it is smaller.
         sif_coefficient: Constant a of the weights of tokens from a transformer; None for no weights.
+        pca: Whether PCA reduces vectors from a transformer. Otherwise they keep its width and its axes.
         max_length: Largest number of tokens of a training row; None for no limit.
         layout: Layout of rows (see ``encoders.packing``). The result is the same.
 
@@ -92,6 +93,7 @@ class StaticEncoder(Encoder):
         tokenizer_name_or_path: str | None = None,
         features: int | None = None,
         sif_coefficient: float | None = 1e-4,
+        pca: bool = True,
         max_length: int | None = None,
         layout: Layout = "auto",
     ) -> None:
@@ -101,7 +103,7 @@ class StaticEncoder(Encoder):
             "encoder.sif_coefficient", sif_coefficient, "1e-4 is model2vec's", False, False
         )
         self.max_length = at_least("encoder.max_length", max_length, 1, "null is no limit")
-        self.layout = layout
+        self.layout, self.pca = layout, pca
         at_least("encoder.features", features, 1)
         source = model_name_or_path or tokenizer_name_or_path
         if source is None:
@@ -129,7 +131,7 @@ class StaticEncoder(Encoder):
         if tokenizer_name_or_path and tokenizer_name_or_path != source:
             _check_same(self.tokenizer, load_tokenizer(tokenizer_name_or_path), source, tokenizer_name_or_path)
         if folder is None and model_name_or_path:
-            table = distill_table(model_name_or_path, features, sif_coefficient)
+            table = distill_table(model_name_or_path, features, sif_coefficient, pca)
         elif folder is None:
             rows = max(backend.get_vocab().values(), default=-1) + 1
             table = nn.Embedding(rows, features or _FEATURES).weight.detach()
@@ -204,20 +206,6 @@ class StaticEncoder(Encoder):
         write_json(folder / _TOKENIZER_SETTINGS, names | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
-SavedEncoder: TypeAlias = TransformerEncoder | StaticEncoder
-"""Encoders that a model folder can hold."""
-
-
-def require_transformer(encoder: Encoder, where: str) -> TransformerEncoder:
-    """Returns an encoder that is a transformer; raises ValueError for any other, with ``where`` at the start."""
-    if not isinstance(encoder, TransformerEncoder):
-        raise InvalidValueError(
-            f"{where}: expected a TransformerEncoder, got {type(encoder).__name__}; use the model itself, or a "
-            "model with a transformer"
-        )
-    return encoder
-
-
 def static_folder(name: str) -> Path | None:
     """Returns the folder of a static model's table; None for any other local folder or name on the hub.
 
@@ -230,13 +218,16 @@ def static_folder(name: str) -> Path | None:
     return folder if config.text("model_type", _MODEL2VEC) == _MODEL2VEC else None
 
 
-def distill_table(transformer: str, features: int | None, sif_coefficient: float | None = 1e-4) -> Tensor:
+def distill_table(
+    transformer: str, features: int | None, sif_coefficient: float | None = 1e-4, pca: bool = True
+) -> Tensor:
     """Computes a table of token vectors from a transformer, (V, D), by model2vec's recipe; see ``StaticEncoder``.
 
     Args:
         transformer: Folder or hub name of the transformer.
         features: Width D of the table; None for 256, or the transformer's width if it is smaller.
         sif_coefficient: Constant of the weights by Zipf's law; None for no weights.
+        pca: Whether PCA reduces the vectors. Otherwise they keep the transformer's width.
 
     Raises:
         ValueError: More features than the transformer's vectors have, or not more tokens than features.
@@ -249,14 +240,15 @@ def distill_table(transformer: str, features: int | None, sif_coefficient: float
     ids = sorted(
         number for token, number in vocabulary.items() if number not in specials and not _UNUSED.fullmatch(token)
     )
-    features = features or min(_FEATURES, encoder.features)
-    if features > encoder.features or features >= len(ids):
+    features = features or (min(_FEATURES, encoder.features) if pca else encoder.features)
+    if features > encoder.features or features >= len(ids) or (features < encoder.features and not pca):
+        bound = "at most" if pca else "without PCA"
         raise InvalidValueError(
-            f"encoder.features: expected at most the {encoder.features} features of {transformer}, and fewer "
-            f"than its {len(ids)} tokens, got {features}; set a smaller number"
+            f"encoder.features: expected {bound} the {encoder.features} features of {transformer}, and fewer "
+            f"than its {len(ids)} tokens, got {features}; set another number, or null"
         )
     vectors = _encode_alone(encoder, tokenizer, torch.tensor(ids)).double()
-    vectors = _pca(vectors, features)
+    vectors = _pca(vectors, features) if pca else vectors
     if sif_coefficient is not None:
         inverse_rank = 1 / torch.arange(2, len(ids) + 2, dtype=torch.float64)
         vectors *= (sif_coefficient / (sif_coefficient + inverse_rank / inverse_rank.sum())).unsqueeze(1)

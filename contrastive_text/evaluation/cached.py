@@ -21,6 +21,8 @@ from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidVal
 from contrastive_text.core.libraries import is_read_error
 from contrastive_text.core.similarity import quantized_values
 from contrastive_text.core.storage.disk import atomic_file, remove_abandoned
+from contrastive_text.data.prompts import Kind
+from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.several_poolers import encode_with_models
@@ -145,23 +147,26 @@ class CachedEncoder:
             encoder._same_network = list(encoders.values())
         return encoders
 
-    def __call__(self, texts: Sequence[str], kind: str | None = None) -> Tensor:
+    def __call__(self, texts: Sequence[str], prompt_name: str | None = None, kind: Kind | None = None) -> Tensor:
         """Returns the vectors of texts in their order, (N, D), float32, on the CPU.
 
         Args:
             texts: N texts.
-            kind: Name of the model's prompt, such as ``query``. If the model has no such prompt, texts get no
-                prompt. None for the model's default prompt.
+            prompt_name: Name of the model's prompt, such as ``query``. If the model has no such prompt, texts get
+                no prompt. None for the model's default prompt.
+            kind: Kind of the texts; None for the kind in the prompt's name. See ``Encoding``.
 
         Raises:
             TypeError: An item is not a text.
         """
         prompts = self.model.prompts
-        prompt = None if kind is None or prompts.for_kind(kind) == prompts.text() else prompts.for_kind(kind)
-        keys = [_key(text, place, prompt) for place, text in enumerate(texts)]
+        prompt = None if prompt_name is None else prompts.for_kind(prompt_name)
+        prompt = None if prompt == prompts.text() else prompt
+        side = Encoding(prompt_name=prompt_name, kind=kind).resolve_kind(self.model.encoder)
+        keys = [_key(text, place, prompt, side) for place, text in enumerate(texts)]
         new_texts = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows}
         if new_texts:
-            self._encode(list(new_texts), list(new_texts.values()), prompt)
+            self._encode(list(new_texts), list(new_texts.values()), prompt, side)
         if not self._blocks:
             return torch.as_tensor(self.model.encode([]))
         if len(self._blocks) > 1:
@@ -178,7 +183,7 @@ class CachedEncoder:
             self._ranges = value_ranges(vectors)
         return quantized_values(vectors, self._ranges) - 128
 
-    def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None) -> None:
+    def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None, kind: Kind | None) -> None:
         """Encodes new texts, and adds their vectors to all encoders that have none of the texts."""
         new = [
             encoder
@@ -186,8 +191,9 @@ class CachedEncoder:
             if encoder is not self and encoder._rows.keys().isdisjoint(keys)
         ]
         encoders = [self, *new]
+        models = [encoder.model for encoder in encoders]
         vectors, truncated = encode_with_models(
-            [encoder.model for encoder in encoders], texts, self.batch_size, self.show_progress_bar, prompt
+            models, texts, self.batch_size, self.show_progress_bar, prompt, kind
         )
         for encoder, block in zip(encoders, vectors, strict=True):
             encoder._add_new(keys, block.numpy(), truncated)
@@ -211,11 +217,12 @@ class CachedEncoder:
         self._blocks.append(vectors)
 
 
-def _key(text: str, place: int, prompt: str | None) -> bytes:
-    """Returns the digest of a text and its prompt. A prompt of None is the model's default prompt."""
+def _key(text: str, place: int, prompt: str | None, kind: Kind | None) -> bytes:
+    """Returns the digest of a text, its prompt (None for the model's default prompt) and its kind, or None."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"CachedEncoder: expected texts, got {type(text).__name__} at place {place}")
     salt = b"" if prompt is None else hashlib.blake2b(prompt.encode("utf-8", "surrogatepass")).digest()
+    salt = salt if kind is None else hashlib.blake2b(salt, key=kind.encode()).digest()
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES, key=salt).digest()
 
 

@@ -45,7 +45,7 @@ _COUNTED = 16_384
 
 def takes_mean(model: SentenceEncoder) -> bool:
     """Returns whether a model's vectors are means over tokens, from which tokens can be removed."""
-    return isinstance(model.pooler, MeanPooler | LastTwoPooler | FirstLastPooler)
+    return not model.encoder.pools and isinstance(model.pooler, MeanPooler | LastTwoPooler | FirstLastPooler)
 
 
 def frequency_bias(
@@ -354,12 +354,12 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
             f"diagnose.pairs: expected positive scores, got scores up to {float(target.max()):g}; shift the "
             "scores, or remove the pairs. Pairs above four fifths of the largest score count as positives."
         )
-    prompts = embed.model.prompts
+    prompts, pools = embed.model.prompts, embed.model.encoder.pools
     sides = [
-        (prompts.for_kind(kind), texts)
+        (kind if pools else prompts.for_kind(kind), texts)
         for kind, texts in ((QUERY, scored_pairs.first), (DOCUMENT, scored_pairs.second))
     ]
-    # Equal texts with different prompts are different texts.
+    # Equal texts with different prompts or encoders are different texts.
     distinct = {(prompt, text): None for prompt, texts in sides for text in texts}
     inputs = [(prompt, text) for prompt, texts in sides for text in texts]
     first_rows = {pair: row for row, pair in reversed([*enumerate(inputs)])}

@@ -15,6 +15,7 @@ from contrastive_text.core.config.class_paths import import_class
 from contrastive_text.core.config.suggestions import suggest_name
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import require
+from contrastive_text.data.prompts import kind_of
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.inference.encoding import Vectors
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -87,10 +88,10 @@ class MTEBModel:
                     f"MTEBModel.encode: expected texts, got {', '.join(batch)}; choose tasks of text"
                 )
             texts += batch["text"]
-        kind = None if prompt_type is None else str(prompt_type.value)
+        kind = None if prompt_type is None else kind_of(str(prompt_type.value))
         name = self.model.prompts.name_of(kind, task_metadata.name, task_metadata.type)
         return self.model.encode(
-            texts, prompt_name=name, batch_size=batch_size, show_progress_bar=show_progress_bar
+            texts, prompt_name=name, kind=kind, batch_size=batch_size, show_progress_bar=show_progress_bar
         )
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.storage.text_files import USUAL, SizeLimits
 from contrastive_text.data.files.formats import join_names, options_of, reading_error, short
-from contrastive_text.data.prompts import DOCUMENT, QUERY
+from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind
 from contrastive_text.data.retrieval import (
     NANO_PLACE,
     NANO_SETS,
@@ -135,8 +135,10 @@ def retrieval_figures(
         task: Name of the task, which selects the prompts.
         rerank: Second stage, which orders the first documents again; None for the model's ranking.
     """
-    names = (embed.model.prompts.name_of(kind, task, "Retrieval") or kind for kind in (QUERY, DOCUMENT))
-    queries, documents = map(embed, (data.queries, data.documents), names)
+    texts: dict[Kind, Sequence[str]] = {QUERY: data.queries, DOCUMENT: data.documents}
+    queries, documents = (
+        embed(texts[kind], embed.model.prompts.name_of(kind, task, "Retrieval") or kind, kind) for kind in texts
+    )
     if rerank is None:
         return retrieval_scores(data, queries.to(embed.model.device), documents)
     depth = max(rerank.top_k, *(int(name.rpartition("@")[2]) for name in RETRIEVAL_METRICS))

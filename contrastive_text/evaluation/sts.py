@@ -34,13 +34,13 @@ SETTINGS = ("all", "mean", "wmean")
 def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
     """Returns the vectors of the first and of the second texts of pairs, (n, D) each.
 
-    All texts are encoded together, unless first and second texts have different prompts.
+    All texts are encoded together, unless first and second texts have different prompts or encoders.
     """
     if pairs.by_column and isinstance(embed, CachedEncoder):
         prompts = embed.model.prompts
-        if prompts.for_kind(QUERY) != prompts.for_kind(DOCUMENT):
+        if prompts.has_retrieval_prompts or embed.model.encoder.pools:
             return embed(pairs.first, QUERY), embed(pairs.second, DOCUMENT)
-        embed = partial(embed, kind=QUERY) if prompts else embed
+        embed = partial(embed, prompt_name=QUERY) if prompts else embed
     vectors = embed([*pairs.first, *pairs.second])
     return vectors[: len(pairs)], vectors[len(pairs) :]
 

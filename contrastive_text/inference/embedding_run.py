@@ -397,10 +397,11 @@ class EmbeddingRun:
             "ranges": ranges if self.encoding.is_byte else None,
             "prompt": self.encoding.resolve_prompt(self.model.prompts) or None,
             "prompt_name": None,
+            "kind": self.encoding.resolve_kind(self.model.encoder),
             "with_ids": self.with_ids or None,
             "shard": None if self.shard is None else str(self.shard),
         }
-        optional = ("prompt", "prompt_name", "ranges", "max_length", "with_ids", "shard")
+        optional = ("prompt", "prompt_name", "kind", "ranges", "max_length", "with_ids", "shard")
         unset = [name for name in optional if origin[name] is None]
         return {name: value for name, value in origin.items() if name not in unset}
 

@@ -19,11 +19,12 @@ from contrastive_text.core.batch import Batch, move_to_device
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError, at_least, one_of
 from contrastive_text.core.machine import check_not_forked
 from contrastive_text.core.storage.text_files import lone_surrogate
-from contrastive_text.core.types import NO_TEMPLATE, Template
+from contrastive_text.core.types import NO_TEMPLATE, Role, Template
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import collate_texts
-from contrastive_text.data.prompts import Prompts
+from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind, Prompts, kind_of
 from contrastive_text.data.tokenizing import TemplatedText
+from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.device_pool import check_devices, map_on_devices
@@ -78,6 +79,8 @@ class Encoding:
         ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``.
         device: A device or a list of devices; None for the model's device.
         max_length: Longest text in tokens, special tokens included; None for the model's limit.
+        kind: Kind of the texts for an ``AsymmetricEncoder``: ``query`` or ``document``. None for the kind in the
+            prompt's name, otherwise the encoder's ``default``.
 
     Raises:
         ValueError: A size is below 1, the precision or a device is unknown, the list of devices is empty, or both
@@ -99,6 +102,7 @@ class Encoding:
     ranges: Vectors | None = None
     device: Device | None = None
     max_length: int | None = None
+    kind: Kind | None = None
 
     def __post_init__(self) -> None:
         if self.devices is not None:
@@ -111,6 +115,8 @@ class Encoding:
                 f"{self.prompt_name!r}; remove one of them"
             )
         one_of("encode.precision", self.precision, Precision)
+        if self.kind is not None:
+            one_of("encode.kind", self.kind, Kind)
 
     def check_for_tokens(self) -> None:
         """Checks that no option is given that token vectors can't have.
@@ -136,6 +142,11 @@ class Encoding:
     def resolve_prompt(self, prompts: Prompts) -> str:
         """Returns the text of an encoding call's prompt: ``prompt``, or the model's prompt ``prompt_name``."""
         return prompts.text(self.prompt_name) if self.prompt is None else self.prompt
+
+    def resolve_kind(self, encoder: Encoder) -> Kind | None:
+        """Returns the kind of the texts of a call; None if the encoder has one network for all kinds."""
+        default = QUERY if encoder.plain_role == "anchor" else DOCUMENT
+        return (self.kind or kind_of(self.prompt_name) or default) if encoder.pools else None
 
     @property
     def is_byte(self) -> bool:
@@ -208,6 +219,7 @@ class BlockEncoder:
         encoding: Encoding options, where the model's own values replace names and None.
         on_cpu: Whether to copy the vectors to the CPU.
         template: Prompt or template of each text.
+        role: Role of the texts.
     """
 
     model: nn.Module
@@ -215,6 +227,7 @@ class BlockEncoder:
     encoding: Encoding
     on_cpu: bool = True
     template: Template = NO_TEMPLATE
+    role: Role = "anchor"
 
     @property
     def device(self) -> torch.device:
@@ -296,7 +309,7 @@ class BlockEncoder:
         with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):
                 rows = [templated[i] for i in order[start : start + size]]
-                batch = collate_texts(self.tokenizer, rows, self.template.unpooled, with_empty)
+                batch = collate_texts(self.tokenizer, rows, self.template.unpooled, with_empty, self.role)
                 truncated += batch.truncated
                 try:
                     parts.append(compute(batch.to(device)))

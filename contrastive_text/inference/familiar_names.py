@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.libraries import require
-from contrastive_text.data.prompts import DOCUMENT, QUERY, Prompts
+from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind, Prompts
 from contrastive_text.inference.encoding import Device, Vectors
 from contrastive_text.inference.quantization import Precision
 from contrastive_text.inference.search import SimilarityName, pair_similarities, similarities
@@ -26,6 +26,7 @@ class TextOptions(TypedDict, total=False):
     prompt_name: str | None
     device: Device | None
     max_length: int | None
+    kind: Kind | None
 
 
 class VectorOptions(TextOptions, total=False):
@@ -127,7 +128,7 @@ class FamiliarNames(nn.Module):
 
     @typed_as_encode
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:  # Any: of encode
-        """Encodes queries: calls ``encode`` with the prompt ``query`` and the longest query.
+        """Encodes queries: calls ``encode`` with the kind and the prompt ``query``, and the longest query.
 
         If the model has no prompt ``query``, queries get no prompt, not even the default one, as in
         sentence-transformers.
@@ -145,11 +146,11 @@ class FamiliarNames(nn.Module):
 
     @typed_as_encode
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:  # Any: of encode
-        """Encodes documents: calls ``encode`` with the prompt ``document``; see ``encode_query``."""
+        """Encodes documents: calls ``encode`` with the kind and the prompt ``document``; see ``encode_query``."""
         return self.encode(sentences, **self._options(DOCUMENT, self.document_length, options))
 
     def _options(
-        self, kind: str, length: int | None, options: dict[str, Any]
+        self, kind: Kind, length: int | None, options: dict[str, Any]
     ) -> dict[str, Any]:  # Any: of encode
         """Adds the prompt and the length limit of queries or documents to the options of ``encode``."""
         lengths = {} if length is None else {"max_length": length}

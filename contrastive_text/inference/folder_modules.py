@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +23,13 @@ from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import collate_texts
-from contrastive_text.encoders import Embedder, StaticEncoder, TransformerEncoder
+from contrastive_text.encoders import AsymmetricEncoder, Embedder, StaticEncoder, TransformerEncoder
 from contrastive_text.encoders.adapters import write_adapters
+from contrastive_text.encoders.asymmetric import SIDES, SavedEncoder, is_saved
 from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.networks import longest_row
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.encoders.static import SavedEncoder, read_tokenizer
+from contrastive_text.encoders.static import read_tokenizer
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.poolers import (
     CLSPooler,
@@ -176,6 +178,11 @@ def check_loadable(encoder: SavedEncoder, where: str, lengths: Sequence[int | No
         ValueError: The names or shapes of the weights differ from a new model of the same configuration. A static
             model has ``lengths``.
     """
+    if isinstance(encoder, AsymmetricEncoder):
+        for side in (encoder.query, encoder.document):
+            if is_saved(side):
+                check_loadable(side, where)
+        return
     if isinstance(encoder, StaticEncoder):
         if any(lengths):
             raise InvalidValueError(
@@ -210,6 +217,7 @@ def write_network(folder: Path, parts: ModelParts) -> None:
     if isinstance(parts.encoder, StaticEncoder):
         parts.encoder.save_network(folder, parts.max_length)
         return
+    assert isinstance(parts.encoder, TransformerEncoder), "module_lists writes a Router"
     plain = parts.encoder.without_adapters(merge=False)
     plain.save_network(folder)
     if parts.encoder.adapters is not None:
@@ -288,7 +296,13 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
 
 def is_loadable_elsewhere(parts: ModelParts) -> bool:
     """Returns True if sentence-transformers can load a model with its pooler and prompts."""
-    if isinstance(parts.encoder, StaticEncoder):  # a ``StaticEmbedding`` gives means
+    if isinstance(encoder := parts.encoder, AsymmetricEncoder):
+        sides = [(side, pooler) for side, pooler, _ in map(encoder.parts, SIDES)]
+        return all(
+            is_saved(side) and is_loadable_elsewhere(replace(parts, encoder=side, pooler=pooler))
+            for side, pooler in sides
+        )
+    if isinstance(encoder, StaticEncoder):  # a ``StaticEmbedding`` gives means
         return type(parts.pooler) is MeanPooler and parts.prompts.is_plain and parts.prompts.pooled
     return parts.pooler is not None and bool(_modes(parts.pooler)) and parts.prompts.is_plain
 

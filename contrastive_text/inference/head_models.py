@@ -32,7 +32,8 @@ from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.encoding import BLOCK_SIZE
 from contrastive_text.inference.folder_modules import ELSEWHERE
 from contrastive_text.inference.head_files import HEAD, HeadSettings, Kind, Reads, TaskHead, activation_class
-from contrastive_text.inference.model_folder import SETTINGS, local_folder, read_folder, read_modules
+from contrastive_text.inference.model_folder import SETTINGS, local_folder, read_folder
+from contrastive_text.inference.module_lists import read_modules
 from contrastive_text.inference.sentence_encoder import CHUNK_TOKENS, SentenceEncoder
 from contrastive_text.inference.sequence_classifier import SequenceNetwork
 

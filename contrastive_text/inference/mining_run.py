@@ -21,7 +21,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError, check_ending, one_of
 from contrastive_text.core.storage.disk import atomic_file, lock_output
 from contrastive_text.core.types import Row
-from contrastive_text.data.prompts import DOCUMENT, QUERY
+from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind
 from contrastive_text.inference.embedding_run import finished_rows
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.head_models import Reranker
@@ -315,7 +315,7 @@ class MiningRun:
     def _space(self, model: SentenceEncoder, suffix: str, show_progress_bar: bool) -> Space:
         """Returns the memory-mapped vectors of queries and corpus by a model. Encodes texts without a vector."""
 
-        def vectors(name: str, kind: str, texts: Sequence[str]) -> Tensor:
+        def vectors(name: str, kind: Kind, texts: Sequence[str]) -> Tensor:
             length = model.query_length if kind == QUERY else model.document_length
             given = ("prompt", "prompt_name", "max_length")
             options = {option: getattr(self.encoding, option) for option in given}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,25 +18,23 @@ from contrastive_text.core.storage.manifests import (
     check_whole,
     folder_with_manifest,
 )
-from contrastive_text.core.storage.records import Record, read_json, records, resolve_inside, write_json
+from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER
 from contrastive_text.data.prompts import DOCUMENT, QUERY, Prompts
-from contrastive_text.encoders import StaticEncoder
-from contrastive_text.heads import UnitLength
-from contrastive_text.inference.folder_modules import (
-    ELSEWHERE,
-    is_loadable_elsewhere,
-    read_network,
-    read_pooler,
-    read_static,
-    read_static_settings,
-    read_transformer_settings,
-    write_network,
-    write_pooler,
-)
-from contrastive_text.inference.head_files import KINDS, TaskHead, group_layers, read_layers, write_layers
+from contrastive_text.inference.folder_modules import ELSEWHERE, read_static_settings, read_transformer_settings
+from contrastive_text.inference.head_files import TaskHead
 from contrastive_text.inference.model_card import read_card, write_card
 from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.inference.module_lists import (
+    STATIC,
+    TRANSFORMER,
+    Module,
+    check_widths,
+    read_encoder,
+    read_layers_of,
+    read_modules,
+    write_modules,
+)
 from contrastive_text.inference.search import SimilarityName
 from contrastive_text.poolers import Pooler
 
@@ -48,17 +45,6 @@ _TEMPLATES = "contrastive_text_prompts"
 _OPTIONS = {"apart": False, "counted": True}
 """Options of ``Prompts`` under the key ``_TEMPLATES`` -> their defaults."""
 _MODEL_TYPE = "SentenceTransformer"
-_MODELS = "sentence_transformers.models"
-_THEIRS = re.compile(
-    r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\.(?:\w+\.)?(\w+)"
-)
-"""Regular expression of the class path of a module of sentence-transformers, in older and newer versions."""
-_KINDS = ("Transformer", "Pooling")
-"""Class names of the first two modules of a model in sentence-transformers, in order."""
-_STATIC = "StaticEmbedding"
-"""Class name of a first module that gives one vector per text, without a pooler."""
-_MOST_MODULES = 100
-"""Largest number of modules of a model. Each module has a folder, which is looked up on the disk."""
 
 
 def local_folder(model_name_or_path: str) -> Path:
@@ -133,34 +119,12 @@ def write_folder(
     """
     if not separate_adapters:
         parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
-    after_pooler = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
-    modules = group_layers(after_pooler)  # raises for an unsupported layer before a file is written
-    is_static, has_pooler_module = isinstance(parts.encoder, StaticEncoder), True
-    if is_static:
-        has_pooler_module = not is_loadable_elsewhere(parts)
-    first = [_STATIC if is_static else _KINDS[0], *_KINDS[1:][:has_pooler_module]]
-    kinds = [*first, *(kind for kind, _ in modules)]
     with folder_with_manifest(folder) as target:
-        in_root = head is None and not is_static
-        names = ["" if in_root and not number else f"{number}_{kind}" for number, kind in enumerate(kinds)]
-        folders = [target / name for name in names]
-        for place in folders:
-            place.mkdir(exist_ok=True)
-        write_network(folders[0], parts)
-        own_pooler = write_pooler(folders[1], parts) if has_pooler_module else None
-        for place, (kind, layers) in zip(folders[len(first) :], modules, strict=True):
-            write_layers(place, kind, layers)
+        paths = write_modules(target, parts, in_root=head is None)
         entries = [
-            {
-                "idx": number,
-                "name": str(number),
-                "path": name,
-                "type": f"{_MODELS}.{kind}",
-            }
-            for number, (kind, name) in enumerate(zip(kinds, names, strict=True))
+            {"idx": number, "name": str(number), "path": path, "type": class_path}
+            for number, (path, class_path) in enumerate(paths.items())
         ]
-        if own_pooler is not None:
-            entries[1]["type"] = own_pooler
         if head is not None:
             head.write(target)
         write_json(target / SETTINGS, _model_settings(parts))
@@ -209,22 +173,21 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
     modules = read_modules(folder)
     if len(modules) < 2:
         return None
-    pooler, pooled = read_pooler(modules[1].place, modules[1].class_path)
-    layers = [layer for module in modules[2:] for layer in read_layers(module.place, module.kind)]
-    normalize = bool(layers) and isinstance(layers[-1], UnitLength)
-    settings, place = _read_settings(folder), modules[0].place
-    is_static = modules[0].kind == _STATIC
-    network = read_static_settings(place) if is_static else read_transformer_settings(place)
-    inference: dict[str, int | str | None] = network._asdict()
-    inference["max_length"] = network.max_length or (None if is_static else _tokenizer_limit(place))
+    layers, settings, (kind, _, place) = read_layers_of(modules), _read_settings(folder), modules[0]
+    inference: dict[str, int | str | None] = {}
+    if kind == STATIC:
+        inference = dict(read_static_settings(place)._asdict())
+    elif kind == TRANSFORMER:
+        inference = dict(read_transformer_settings(place)._asdict())
+        inference["max_length"] = inference["max_length"] or _tokenizer_limit(place)
     if (similarity := _similarity(settings)) != "cosine":
         inference["similarity_fn_name"] = similarity
     return FolderParts(
-        pooler=pooler,
-        layers=nn.Sequential(*layers[: len(layers) - normalize]),
-        normalize=normalize,
+        pooler=layers.pooler,
+        layers=layers.layers,
+        normalize=layers.normalize,
         truncate_dim=settings.integer("truncate_dim", None, least=1),
-        prompts=replace(_read_prompts(settings), pooled=pooled),
+        prompts=replace(_read_prompts(settings), pooled=layers.pooled),
         inference={name: value for name, value in inference.items() if value is not None},
     )
 
@@ -248,12 +211,11 @@ def read_folder(folder: Path) -> ModelParts:
         ValueError: A file is damaged, or this library doesn't support a module or a setting of the folder.
     """
     check_whole(folder)
-    modules = read_modules(folder) or [_Module(_KINDS[0], "", folder)]
+    modules = read_modules(folder) or [Module(TRANSFORMER, "", folder)]
     settings, start = _read_settings(folder), read_folder_parts(folder)
-    read = read_static if modules[0].kind == _STATIC else read_network
-    encoder, max_length, network = read(modules[0].place)  # last, because it takes longest
+    encoder, max_length, network = read_encoder(modules)  # last, because it takes longest
     if start is not None:
-        _check_widths(start, encoder.features, folder)
+        check_widths(start.pooler, start.layers, encoder.features, folder)
     return ModelParts(
         encoder=encoder,
         pooler=None if start is None else start.pooler,
@@ -267,96 +229,6 @@ def read_folder(folder: Path) -> ModelParts:
         document_length=network.document_length,
         card=read_card(folder),
     )
-
-
-def _check_widths(start: FolderParts, features: int, folder: Path) -> None:
-    """Checks that each layer after the network has as many input features as its predecessor has outputs.
-
-    Args:
-        start: Pooler and layers of the model.
-        features: Number of features of the network.
-        folder: Beginning of error messages.
-    """
-    width, source = start.pooler.width(features), type(start.pooler).__name__
-    for layer in start.layers:
-        match layer:
-            case nn.Linear():
-                inputs, outputs = layer.in_features, layer.out_features
-            case nn.LayerNorm():
-                inputs = outputs = layer.normalized_shape[0]
-            case _:
-                continue
-        if inputs != width:
-            raise InvalidValueError(
-                f"{folder}: expected a layer for the {width} features of {source}, got {layer}; the folder is "
-                "damaged, save it again"
-            )
-        width, source = outputs, str(layer)
-
-
-class _Module(NamedTuple):
-    """Entry of a folder's list of modules: kind, class path and folder of the module."""
-
-    kind: str
-    class_path: str
-    place: Path
-
-
-def read_modules(folder: Path) -> list[_Module]:
-    """Reads the list of modules of a model folder. Returns an empty list for a plain Transformers model.
-
-    Raises:
-        ValueError: A class is unknown, a name is repeated, the order of modules isn't supported, or the list is
-            missing or damaged.
-    """
-    path = folder / MODULES
-    if not path.exists():
-        if folders := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
-            raise InvalidValueError(
-                f"{path}: expected the list of the modules {', '.join(folders)}, got no such file; the folder is "
-                "damaged, save it again"
-            )
-        return []
-    entries = records(
-        read_json(path, MANIFEST_ADVICE), of="modules", where=str(path), todo=MANIFEST_ADVICE, most=_MOST_MODULES
-    )
-    modules, names = [], set()
-    for number, module in enumerate(entries):
-        class_path, name = module.text("type"), module.text("name", str(number))
-        if name in names:  # sentence-transformers would replace the earlier module
-            raise module.refusal("a name that no other module has", name, "name")
-        names.add(name)
-        place = resolve_inside(folder, module.text("path"), str(path))
-        modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place))
-    if modules and modules[0].kind == _STATIC and (len(modules) == 1 or modules[1].kind != _KINDS[1]):
-        modules.insert(1, _Module(_KINDS[1], "", folder))
-    elif modules and modules[0].kind == _STATIC and modules[1].class_path.startswith("sentence_transformers."):
-        raise InvalidValueError(
-            f"{path}: expected no {_KINDS[1]} of sentence-transformers after {_STATIC}, whose vectors are means, "
-            f"got {modules[1].class_path}; remove it"
-        )
-    kinds = [_KINDS[0] if module.kind == _STATIC else module.kind for module in modules]
-    expected = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
-    if kinds != expected or not kinds or not all(kind in KINDS for kind in kinds[len(_KINDS) :]):
-        raise InvalidValueError(
-            f"{path}: expected a Transformer, then a Pooling or a pooler of yours, and then {', '.join(KINDS)} "
-            f"in any order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; {ELSEWHERE}"
-        )
-    return modules
-
-
-def _kind(module: Record, class_path: str, first: bool) -> str:
-    """Returns the kind of a model folder's module, which is its class name in sentence-transformers.
-
-    A class outside of sentence-transformers is a pooler of this library, or of a module that the user trusts.
-    """
-    match = _THEIRS.fullmatch(class_path)
-    if match is not None and match[1] in ((*_KINDS, _STATIC) if first else (*_KINDS, *KINDS)):
-        return match[1]
-    if first or class_path.startswith("sentence_transformers."):
-        expected = f"a class of sentence-transformers of {', '.join((*_KINDS, _STATIC, *KINDS))}"
-        raise InvalidValueError(f"{module.where}: type: expected {expected}, got {class_path}; {ELSEWHERE}")
-    return _KINDS[1]
 
 
 def _read_settings(folder: Path) -> Record:

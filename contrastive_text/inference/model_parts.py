@@ -20,9 +20,10 @@ from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.asymmetric import SavedEncoder, require_transformer
 from contrastive_text.encoders.base import check_template_bias
 from contrastive_text.encoders.loading import load_pooler
-from contrastive_text.encoders.static import SavedEncoder, StaticEncoder, require_transformer
 from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder
 from contrastive_text.inference.search import SimilarityName
 from contrastive_text.poolers import CLSPooler, LastTwoPooler, MeanPooler, Pooler
@@ -193,6 +194,11 @@ def with_pooler(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mo
     own = parts.pooler
     if pooler is None and own is None:
         return _choose_pooler(parts, name)
+    if pooler is not None and parts.encoder.pools:
+        raise InvalidValueError(
+            f"{_POOLER}: expected none, because the model has an encoder and a pooler per role, got {pooler}; "
+            "remove it"
+        )
     choice = own if pooler is None else build_pooler(pooler)
     assert choice is not None
     pooling = pooler_name(choice)
@@ -235,10 +241,9 @@ def _choose_pooler(parts: ModelParts, name: str) -> ModelParts:
 
 
 def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
-    settings = {"num_hidden_layers": 0}
-    if not isinstance(parts.encoder, StaticEncoder):
-        settings = parts.encoder.model.config.to_dict()
-    blocks = settings.get("num_hidden_layers")  # a few networks name it otherwise
+    blocks: object = 0
+    if isinstance(parts.encoder, TransformerEncoder):
+        blocks = parts.encoder.model.config.to_dict().get("num_hidden_layers")  # a few networks name it otherwise
     if isinstance(blocks, int) and (missing := [n for n in pooler.layers if not -blocks - 1 <= n <= blocks]):
         raise InvalidValueError(
             f"{_POOLER}: expected layers 0 (the embeddings) to {blocks}, got {', '.join(map(str, missing))} of "

@@ -18,8 +18,8 @@ from contrastive_text.core.batch import Hidden
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require, silence_transformers
 from contrastive_text.core.storage.manifests import GRAPH, MODULES, folder_with_manifest
+from contrastive_text.encoders.asymmetric import require_transformer
 from contrastive_text.encoders.packing import ATTENTION
-from contrastive_text.encoders.static import require_transformer
 from contrastive_text.inference.runtimes import OPSET, onnx_session, write_graph
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler
@@ -122,7 +122,8 @@ class _Graph(nn.Module):
     def __init__(self, model: SentenceEncoder) -> None:
         super().__init__()
         self.model = model
-        tokenizer, network = model.encoder.tokenizer, model.encoder.model
+        self.network = require_transformer(model.encoder, "export_onnx.model").model
+        tokenizer, network = model.encoder.tokenizer, self.network
         assert tokenizer is not None
         arguments = inspect.signature(network.forward).parameters
         names = ["input_ids", "attention_mask", "token_type_ids"]
@@ -131,7 +132,7 @@ class _Graph(nn.Module):
     def forward(self, *values: Tensor) -> Tensor:
         inputs = dict(zip(self.inputs, values, strict=True))
         layers = self.model.pooler.layers
-        output = self.model.encoder.model(**inputs, output_hidden_states=layers != (-1,))
+        output = self.network(**inputs, output_hidden_states=layers != (-1,))
         last = {-1: output.last_hidden_state}
         states = last if layers == (-1,) else {layer: output.hidden_states[layer] for layer in layers}
         pooled = self.model.pooler(Hidden(states, inputs["attention_mask"].bool()))

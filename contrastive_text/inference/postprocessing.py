@@ -99,7 +99,7 @@ def merged_card(
     return ModelCard(
         description=f"Vectors of sentences, by the mean of the weights of {len(members)} models.",
         in_sentence_transformers=is_loadable_elsewhere(model.parts),
-        has_query_prompts=model.prompts.has_retrieval_prompts,
+        has_query_prompts=model.prompts.has_retrieval_prompts or model.encoder.pools,
         facts={
             "members (share)": "\n".join(members),
             "pooler": type(model.pooler).__name__,

@@ -16,10 +16,12 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.config.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, one_of
 from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.types import Role
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.prompts import NO_PROMPTS, Prompts
+from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Kind, Prompts
 from contrastive_text.encoders import Embedder, Encoder
-from contrastive_text.encoders.static import SavedEncoder, StaticEncoder
+from contrastive_text.encoders.asymmetric import is_saved
+from contrastive_text.encoders.static import StaticEncoder
 from contrastive_text.inference.encoding import (
     BLOCK_SIZE,
     BlockEncoder,
@@ -70,7 +72,7 @@ class SentenceEncoder(FamiliarNames):
         card: Model card that ``save_pretrained`` writes as ``README.md``; empty for none.
 
     Raises:
-        TypeError: ``encoder`` is neither a ``TransformerEncoder`` nor a ``StaticEncoder``.
+        TypeError: A model folder can't hold ``encoder``.
         ValueError: The encoder has no tokenizer, or ``truncate_dim`` exceeds the number of features.
     """
 
@@ -89,10 +91,10 @@ class SentenceEncoder(FamiliarNames):
         document_length: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(encoder, SavedEncoder):
+        if not is_saved(encoder):
             raise InvalidTypeError(
-                f"SentenceEncoder: expected a TransformerEncoder or a StaticEncoder, got "
-                f"{type(encoder).__name__}; saved folders have no other"
+                "SentenceEncoder: expected a TransformerEncoder, a StaticEncoder, or an AsymmetricEncoder of "
+                f"both, got {type(encoder).__name__}; saved folders have no other"
             )
         if encoder.tokenizer is None:
             raise InvalidValueError(
@@ -106,6 +108,8 @@ class SentenceEncoder(FamiliarNames):
         )
         # After max_length, which sets both to None.
         self.query_length, self.document_length = query_length, document_length
+        if encoder.pools:  # names of a kind that ``prompt_name`` takes
+            prompts = replace(prompts, named={QUERY: "", DOCUMENT: "", **prompts.named})
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
         self.pooling, self.card = "", ""
         self._width: tuple[Pooler, nn.Sequential | None, int] | None = None
@@ -195,10 +199,10 @@ class SentenceEncoder(FamiliarNames):
         self.query_length = self.document_length = None
         self.card = ""
 
-    def _limited_tokenizer(self, length: int | None, where: str) -> TextTokenizer:
+    def _limited_tokenizer(self, length: int | None, where: str, kind: Kind | None = None) -> TextTokenizer:
         """Returns the tokenizer with a length limit; None for the network's limit."""
         assert self.encoder.tokenizer is not None
-        limit = self.encoder.limit
+        limit = self.encoder.limit_of(kind)
         length = limit if length is None else length
         if length is not None and limit is not None and length > limit:
             raise InvalidValueError(
@@ -249,6 +253,7 @@ class SentenceEncoder(FamiliarNames):
         ranges: Vectors | None = None,
         device: Device | None = None,
         max_length: int | None = None,
+        kind: Kind | None = None,
         output_value: OutputValue = "sentence_embedding",
     ) -> Vectors | list[Tensor]:
         """Encodes texts to vectors, in the order of the texts.
@@ -277,6 +282,8 @@ class SentenceEncoder(FamiliarNames):
                 a process with a copy of the model. Vectors of several devices are equal to one device's except
                 for rounding, and tensors are on the CPU. A script then needs ``if __name__ == "__main__":``.
             max_length: Longest text in tokens, special tokens included; None for the model's limit.
+            kind: ``query`` or ``document``, for a model with an encoder for each (``AsymmetricEncoder``). None
+                for the kind in ``prompt_name``, otherwise its ``default``. Other models ignore it.
             output_value: ``sentence_embedding``, or ``token_embeddings`` for the last layer's vectors of all
                 tokens of each text, special tokens and prompt included, before pooler and head.
 
@@ -310,6 +317,7 @@ class SentenceEncoder(FamiliarNames):
             ranges=ranges,
             device=device,
             max_length=max_length,
+            kind=kind,
         )
         if one_of("encode.output_value", output_value, OutputValue) == "token_embeddings":
             encoding.check_for_tokens()
@@ -367,14 +375,24 @@ class SentenceEncoder(FamiliarNames):
         if encoding.is_byte:
             ranges = check_ranges(ranges, width or self.features, encoding.precision, where="encode.ranges")
         prompt, length = encoding.resolve_prompt(self.prompts), encoding.max_length
-        encoding = replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=width, ranges=ranges)
+        kind = encoding.resolve_kind(self.encoder)
+        encoding = replace(
+            encoding, prompt=prompt, prompt_name=None, truncate_dim=width, ranges=ranges, kind=kind
+        )
         if isinstance(device, str | torch.device) and torch.device(device) != self.device:
             self.to(device)
-        tokenizer = self.tokenizer if length is None else self._limited_tokenizer(length, "encode.max_length")
+        tokenizer = self.tokenizer
+        if length is not None:
+            tokenizer = self._limited_tokenizer(length, "encode.max_length", kind)
+        elif kind is not None:
+            own = (self.query_length if kind == QUERY else self.document_length) or self.max_length
+            limits = [limit for limit in (own, self.encoder.limit_of(kind)) if limit is not None]
+            tokenizer = self._limited_tokenizer(min(limits, default=None), "encode.max_length", kind)
         template = self.prompts.template(prompt, tokenizer)
         tokenizer.check_template(template, "encode.prompt")
         self._count_truncated(0)
-        return BlockEncoder(self, tokenizer, encoding, on_cpu, template)
+        role: Role = "positive" if kind == DOCUMENT else "anchor"
+        return BlockEncoder(self, tokenizer, encoding, on_cpu, template, role)
 
     def _count_truncated(self, count: int) -> None:
         truncated_counts.of_thread[self] = count

@@ -30,10 +30,10 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import build_row, collate_rows
 from contrastive_text.data.tokenizing import TextRow
 from contrastive_text.encoders import Embedder, TransformerEncoder
+from contrastive_text.encoders.asymmetric import require_transformer
 from contrastive_text.encoders.networks import padding_id
 from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.encoders.static import require_transformer
 from contrastive_text.heads import FirstFeatures, UnitLength
 from contrastive_text.inference.folder_modules import read_record, write_padding
 from contrastive_text.inference.head_files import TaskHead

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Hidden
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.data.prompts import Kind
 from contrastive_text.inference.model_parts import ModelParts, pooler_name, with_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import Pooler
@@ -80,6 +81,7 @@ def encode_with_models(
     batch_size: int,
     show_progress_bar: bool,
     prompt: str | None = None,
+    kind: Kind | None = None,
 ) -> tuple[list[Tensor], int]:
     """Encodes texts with several models that share a network, in one pass of the network.
 
@@ -89,6 +91,7 @@ def encode_with_models(
         batch_size: Number of texts of a batch.
         show_progress_bar: Whether to draw a progress bar.
         prompt: Prompt of every text; None for the models' own prompt.
+        kind: Kind of the texts; see ``Encoding``.
 
     Returns:
         Vectors of each model, (N, D), float32, on the CPU; and the number of texts that were truncated to the
@@ -107,7 +110,7 @@ def encode_with_models(
         first.parts, pooler=_JoinedPooler(models), head=None, normalize=False, truncate_dim=None, card=""
     )
     joined = first if len(models) == 1 else SentenceEncoder.of(parts)
-    array = joined.encode(sentences, batch_size=batch_size, show_progress_bar=show_progress_bar, prompt=prompt)
+    array = joined.encode(sentences, batch_size, show_progress_bar, prompt=prompt, kind=kind)
     vectors = torch.as_tensor(array, dtype=torch.float32)
     widths = [model.truncate_dim or model.features for model in models[1:]]
     return list(torch.split(vectors, [vectors.shape[1] - sum(widths), *widths], dim=1)), joined.truncated

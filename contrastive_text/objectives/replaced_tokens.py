@@ -112,7 +112,7 @@ class ReplacedTokens(Objective):
                 vector has another width than a token.
         """
         encoder, head = embedder.encoder, next(iter(self._head), None)
-        if not encoder.takes_embedding_views:
+        if encoder.pools or not encoder.takes_embedding_views:
             raise InvalidValueError(
                 "ReplacedTokens: expected an architecture with an embedding module, where the vector replaces "
                 f"the first token, got {type(encoder).__name__} without one; use another encoder, or remove the "

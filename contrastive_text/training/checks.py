@@ -14,7 +14,7 @@ from contrastive_text.data import TextDataModule
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.datamodule import check_own_batches
 from contrastive_text.data.tasks import SINGLE_TASK, option_place
-from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.encoders import AsymmetricEncoder, Encoder, TransformerEncoder
 from contrastive_text.encoders.base import Embedder, check_template_bias
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
@@ -61,6 +61,7 @@ def _refuse(*rows: tuple[object, str]) -> None:
 
 def check_parts(
     encoder: Encoder,
+    poolers: Iterable[Pooler],
     head: Head | None,
     weights: Mapping[str, float],
     objectives: Mapping[str, Objective],
@@ -76,6 +77,14 @@ def check_parts(
             head is not None and head.train_only,
             f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
             "a head that only training sees belongs to its objective: set head there",
+        ),
+        *(
+            (
+                encoder.pools and type(pooler) is not MeanPooler,
+                f"model.pooler: expected none, because {type(encoder).__name__} pools, got {describe(pooler)}; "
+                "set query_pooler and document_pooler of the encoder",
+            )
+            for pooler in poolers
         ),
         (
             not any(weights.values()),
@@ -264,6 +273,11 @@ def check_split(trainer: pl.Trainer, combine: Combine, encoder: Encoder) -> None
     transformer = encoder if isinstance(encoder, TransformerEncoder) else None
     if isinstance(trainer.strategy, FSDP2Strategy):
         _refuse(
+            (
+                isinstance(encoder, AsymmetricEncoder),
+                "trainer.strategy: expected ddp with AsymmetricEncoder, whose ranks may run its two networks a "
+                "different number of times, got fsdp2; give --trainer.strategy ddp",
+            ),
             (
                 isinstance(combine, PCGrad),
                 "model.combine: expected no PCGrad with fsdp2, which adds the gradients of all objectives up "

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import nn
+
 from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.manifests import find_model_folder
+from contrastive_text.encoders import AsymmetricEncoder
 from contrastive_text.encoders.static import StaticEncoder, static_folder
-from contrastive_text.heads import Head, StackHead, describe_stack
+from contrastive_text.heads import StackHead, describe_stack
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts
 from contrastive_text.poolers import Pooler
 from contrastive_text.recipes.layers import PLAIN, Config, merge, value_at
@@ -58,8 +61,8 @@ def _start_name(config: Config) -> str | None:
     if isinstance(init_from, str) and find_model_folder(init_from) is not None:
         return init_from
     name = value_at(config, _ENCODER)
-    cls = str(value_at(config, "model.encoder.class_path")).rpartition(".")[2]
-    if not isinstance(name, str) or (cls == StaticEncoder.__name__ and static_folder(name) is None):
+    is_static = _encoder_class(config) == StaticEncoder.__name__
+    if not isinstance(name, str) or (is_static and static_folder(name) is None):
         return None  # only the table is computed from a transformer
     return name
 
@@ -85,7 +88,14 @@ def _folder_config(start: FolderParts, name: str, full_config: Config, method: C
     if "head" not in model and (stack := describe_stack(layers, normalize, truncate_dim)):
         weights = None if name == full_config.get("init_from") or not layers else name
         config["head"] = {"class_path": StackHead.__name__, "init_args": {"stack": stack, "weights": weights}}
+    if _encoder_class(full_config) == AsymmetricEncoder.__name__:  # the folder is the encoder of documents
+        own = {f"document_{name}": config.pop(name) for name in ("pooler", "head") if name in config}
+        config["encoder"] = {"class_path": AsymmetricEncoder.__name__, "init_args": own}
     return config
+
+
+def _encoder_class(config: Config) -> str:
+    return str(value_at(config, "model.encoder.class_path")).rpartition(".")[2]
 
 
 def is_same_pooler(given: object, pooler: Pooler) -> bool:
@@ -98,7 +108,7 @@ def is_same_pooler(given: object, pooler: Pooler) -> bool:
     return same_class and arguments | (spec.get("init_args") or {}) == arguments
 
 
-def load_head(head: Head | None) -> None:
+def load_head(head: nn.Module | None) -> None:
     """Loads the weights of a model folder's layers into a ``StackHead`` that names the folder.
 
     Raises:

@@ -167,7 +167,13 @@ class GuideModel(Guide):
     @cached_property
     def model(self) -> SentenceEncoder:
         """The frozen model of the guide, loaded at the first access."""
-        return SentenceEncoder.from_pretrained(self.folder, device="cpu").requires_grad_(False)
+        model = SentenceEncoder.from_pretrained(self.folder, device="cpu").requires_grad_(False)
+        if model.encoder.pools:
+            raise InvalidValueError(
+                f"{describe(self)}: expected a model with one encoder of all texts, got an encoder per role; "
+                "give another model"
+            )
+        return model
 
     @cached_property
     def identity(self) -> str:

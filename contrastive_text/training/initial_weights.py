@@ -188,7 +188,7 @@ def _load_tokenizer_if_found(name: str) -> PreTrainedTokenizerBase | None:
 def _saved_model(path: Path, with_token_head: bool) -> _Start:
     """Reads the weights and the tokenizer of a model folder; the token head only if ``with_token_head``."""
     parts = read_folder(path)
-    weights = {f"encoder.model.{name}": weight for name, weight in parts.encoder.model.state_dict().items()}
+    weights = {f"encoder.{name}": weight for name, weight in parts.encoder.state_dict().items()}
     if parts.head is not None:
         weights |= {f"head.network.{name}": weight for name, weight in parts.head.state_dict().items()}
     has_token_head = any(

@@ -195,9 +195,11 @@ class ContrastiveModule(StoredModule):
         self._recipe: str | None = None
         self._scores: HeldOutScores
         self.held_out_rows: ScoreRows = {}
-        check_parts(encoder, head, self.weights, self.objective_parts(), self.by_task)
+        poolers = self.pooler, self.inference_embedder.pooler
+        check_parts(encoder, poolers, head, self.weights, self.objective_parts(), self.by_task)
         self.by_task.build(self.embedder, head)
-        load_head(head)
+        for part in (head, *encoder.modules()):
+            load_head(part)
         self.momentum = MomentumEncoders(self.objective_parts(), self.embedder, self.by_task.plan)
         self.combine.build(list(self.objectives))
         # Plain data and the only instantiator that Lightning allows: the command line saves the same.
@@ -412,7 +414,7 @@ class ContrastiveModule(StoredModule):
         if isinstance(batch, StepBatch):
             ((task, rows),) = batch.batches.items()
             return predict(rows, self.embedder, self.by_task.objectives(task))
-        return self.forward(batch.split(batch.by_role("anchor"))).float()
+        return self.forward(batch.split(batch.by_role(self.encoder.plain_role))).float()
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Returns the callbacks of every run, also with a trainer of the user's own."""

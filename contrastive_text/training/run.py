@@ -76,6 +76,7 @@ _IGNORED_WARNINGS = (
     ".*does not have many workers",  # tiny evaluation files
     ".*LeafSpec",  # Lightning's use of torch
     "Total length of `list` across ranks is zero",  # no validation
+    r"Found .* module\(s\) in eval mode",  # the frozen side of an encoder
 )
 """Patterns of Lightning's warnings that are suppressed, because a user can't change their cause."""
 _OWN_CHECKPOINTS = "Checkpoint directory .* exists and is not empty"

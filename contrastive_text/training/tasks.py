@@ -20,6 +20,7 @@ from contrastive_text.data.tasks import SINGLE_TASK, DataNeeds, TaskNeeds, optio
 from contrastive_text.encoders.base import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective, PairLabels, Quantized
+from contrastive_text.poolers import Pooler
 from contrastive_text.training.guides import Guide, check_guides_read
 from contrastive_text.views import View, ViewPlan
 
@@ -73,7 +74,8 @@ class TaskParts:
         """Builds the parts of a module that depend on the encoder: new tokens, token head, heads and networks."""
         encoder = embedder.encoder
         encoder.add_tokens(self.new_tokens)
-        if embedder.pooler.reads_last_token and not self._templates_end_rows():
+        poolers = [part for part in (embedder.pooler, *encoder.modules()) if isinstance(part, Pooler)]
+        if any(pooler.reads_last_token for pooler in poolers) and not self._templates_end_rows():
             encoder.end_rows()
         if any(objective.needs_token_logits for objective in self._objectives.values()):
             encoder.build_token_head()

@@ -20,8 +20,8 @@ from contrastive_text.inference.search import rank_documents
 def stub(vectors: dict[str, list[float]]) -> object:
     """Returns an encoder stub that returns the given vector of each text."""
 
-    def embed(texts: list[str], kind: str) -> Tensor:
-        assert kind in ("query", "document")
+    def embed(texts: list[str], prompt_name: str, kind: str) -> Tensor:
+        assert prompt_name == kind in ("query", "document")
         return torch.tensor([vectors[text] for text in texts])
 
     embed.model = SimpleNamespace(device="cpu", prompts=NO_PROMPTS)  # type: ignore[attr-defined]  # a stub

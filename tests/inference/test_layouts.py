@@ -201,7 +201,7 @@ SPARSE, MANY = (
 )
 FIRST = (
     f"{ST}.bow.BoW", f"{ST}.word_embeddings.WordEmbeddings",
-    f"{BASE}.router.Router", "sentence_transformers.models.Asym", f"{ST}.clip_model.CLIPModel",
+    "sentence_transformers.models.Asym", f"{ST}.clip_model.CLIPModel",
     f"{SPARSE}.mlm_transformer.MLMTransformer", f"{SPARSE}.sparse_static_embedding.SparseStaticEmbedding",
 )  # fmt: skip
 LATER = (

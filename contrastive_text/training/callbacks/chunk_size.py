@@ -160,7 +160,7 @@ def _encode_rows(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
     batch = Batch(
         ids=torch.arange(rows * tokens, device=device) % module.encoder.vocabulary_size,
         lengths=torch.full((rows,), tokens),
-        slots=(Slot("anchor", 0),),
+        slots=(Slot(module.encoder.plain_role, 0),),
         row_slots=torch.zeros(rows, dtype=torch.long),
         draw_keys=torch.arange(rows, device=device),
         text_ids=torch.arange(rows, device=device),

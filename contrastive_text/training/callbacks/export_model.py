@@ -22,7 +22,7 @@ from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.terminal import as_markdown, code_span, make_console
-from contrastive_text.encoders.static import SavedEncoder
+from contrastive_text.encoders.asymmetric import is_saved
 from contrastive_text.heads import StackHead
 from contrastive_text.inference.folder_modules import check_loadable, is_loadable_elsewhere
 from contrastive_text.inference.head_files import HeadSettings, Kind, Reads, TaskHead
@@ -115,7 +115,7 @@ def run_heads(module: ContrastiveModule, data: Mapping[str, Any]) -> dict[str, R
     """
     heads = {}
     for name, part in module.objective_parts().items():
-        if isinstance(part, Predictor):
+        if isinstance(part, Predictor) and not module.encoder.pools:  # a saved head reads a single encoder
             reads: Reads = "vectors" if isinstance(part, PairClassification | PairRegression) else "text"
             if isinstance(part, Reranking) or (reads == "text" and _joins_texts(data, part.task)):
                 reads = "pair"
@@ -274,8 +274,8 @@ def next_commands(kind: Kind | None, folder: str | Path) -> list[str]:
 class ExportModel(Callback):
     """Callback that loads the best checkpoint after training and saves it as a model folder.
 
-    A model folder needs a ``TransformerEncoder`` or a ``StaticEncoder``. Any other encoder can only be loaded
-    from the checkpoint; a message says so when training starts.
+    A model folder needs a ``TransformerEncoder``, a ``StaticEncoder``, or an ``AsymmetricEncoder`` of both. Any
+    other encoder can only be loaded from the checkpoint; a message says so when training starts.
 
     Args:
         dirpath: Path of the model folder; None for ``model`` in the run's folder.
@@ -301,7 +301,7 @@ class ExportModel(Callback):
                 "export: expected checkpoints, from which split weights (fsdp2) are exported, got a run "
                 "without checkpoints; remove --trainer.enable_checkpointing false, or the export"
             )
-        if isinstance(pl_module.encoder, SavedEncoder):
+        if is_saved(pl_module.encoder):
             settings = pl_module.inference
             lengths = settings.query_length, settings.document_length
             check_loadable(pl_module.encoder, "ExportModel", lengths)
@@ -324,8 +324,9 @@ class ExportModel(Callback):
         elif trainer.is_global_zero:
             name = type(pl_module.encoder).__name__
             make_console().print(
-                f"No model folder will be written: one holds a TransformerEncoder or a StaticEncoder, and "
-                f"this is a {name}. ContrastiveModule.load_from_checkpoint loads it from a checkpoint."
+                "No model folder will be written: one holds a TransformerEncoder, a StaticEncoder or an "
+                f"AsymmetricEncoder of both, and this is a {name}. ContrastiveModule.load_from_checkpoint loads "
+                "it from a checkpoint."
             )
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -344,7 +345,7 @@ class ExportModel(Callback):
         folder = Path(self.dirpath or Path(run or trainer.default_root_dir) / "model")
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
-        if not isinstance(pl_module.encoder, SavedEncoder):
+        if not is_saved(pl_module.encoder):
             return  # on_fit_start has printed a message
         remove_abandoned(folder.parent)
         if pl_module.is_split:
@@ -411,7 +412,7 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
     model.card = replace(
         card,
         in_sentence_transformers=is_loadable_elsewhere(model.parts),
-        has_query_prompts=model.prompts.has_retrieval_prompts,
+        has_query_prompts=model.prompts.has_retrieval_prompts or model.encoder.pools,
     ).text()
 
 

@@ -25,7 +25,8 @@ from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.training_set import sibling_rows
 from contrastive_text.encoders import Encoder, TransformerEncoder
-from contrastive_text.encoders.static import SavedEncoder, StaticEncoder, static_folder
+from contrastive_text.encoders.asymmetric import is_saved
+from contrastive_text.encoders.static import StaticEncoder, static_folder
 from contrastive_text.heads import FineTuningHead, Head, StackHead, describe_stack
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts, read_prompts
 from contrastive_text.inference.model_parts import pooler_name
@@ -111,7 +112,7 @@ def _prompts(module: ContrastiveModule) -> dict[str, str]:
     """Describes the prompts of a module; without prompts, the unused prompts of its encoder's folder."""
     if module.prompts:
         return {"prompts": module.by_task.prompts.describe()}
-    name = module.encoder.model_name_or_path if isinstance(module.encoder, SavedEncoder) else None
+    name = module.encoder.model_name_or_path if is_saved(module.encoder) else None
     if name is None or not (prompts := read_prompts(name)):
         return {}
     return {
@@ -397,7 +398,7 @@ def describe_start(module: ContrastiveModule, before: str | None = None) -> str 
         A line for each kind of part; None for a start from a plain encoder.
     """
     encoder = module.encoder
-    name = before or (encoder.model_name_or_path if isinstance(encoder, SavedEncoder) else None)
+    name = before or (encoder.model_name_or_path if is_saved(encoder) else None)
     if before is None and isinstance(encoder, StaticEncoder) and name and static_folder(name) is None:
         return None  # only the table was computed from a transformer
     place = None if name is None else find_model_folder(name)

@@ -193,7 +193,7 @@ def test_an_encoder_that_no_folder_holds_is_told_of_before_training_and_refused_
     ExportModel().on_fit_start(pl.Trainer(logger=False, accelerator="cpu"), module)
     told = " ".join(capsys.readouterr().out.split())
     assert "No model folder will be written:" in told and "this is a Bag. ContrastiveModule.load_from_ch" in told
-    with pytest.raises(TypeError, match="expected a TransformerEncoder, got Bag"):
+    with pytest.raises(TypeError, match=r"expected a TransformerEncoder, .*got Bag"):
         module.sentence_encoder()
 
 
