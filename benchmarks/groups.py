@@ -47,6 +47,7 @@ from runs import (
 )
 
 from contrastive_text import SentenceEncoder
+from contrastive_text.encoders import AsymmetricEncoder
 from contrastive_text.inference.search import rank_documents
 from contrastive_text.metrics import ranking_scores
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
@@ -200,15 +201,17 @@ class Groups:
 
         return keep(folder, make)
 
-    def run_asymmetric(self, name: str, seed: int, *words: str) -> dict[str, Any]:
-        """Returns the row of a run of the recipe ``asymmetric``, and keeps its model."""
+    def run_asymmetric(self, name: str, seed: int) -> dict[str, Any]:
+        """Returns the row of a run of the recipe ``asymmetric``."""
         folder = self.out / f"{name}-{seed}"
 
         def make() -> dict[str, Any]:
             fixed = ["--recipe", "asymmetric", "--encoder", self.options.encoder, "--data.train", str(self.pairs)]
-            fixed += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1", *words]
+            fixed += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
+            fixed += ["--trainer.max_steps", str(self.options.steps)]
             do(in_folder("fit", [*fixed, *self.options.words], folder, seed))
             model = SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent, device="cpu")
+            drop_weights(folder)
             return {"name": name, "seed": seed, **self.scores(model)}
 
         return keep(folder, make)
@@ -357,16 +360,14 @@ def quantized(groups: Groups) -> None:
 def asymmetric(groups: Groups) -> None:
     """Compares static queries against frozen documents with the documents' encoder on both sides."""
     both = SentenceEncoder.from_pretrained(groups.options.encoder, device="cpu")
-    rows, steps = [{"name": "both sides", "seed": 0, **groups.scores(both)}], str(groups.options.steps)
-    start = "static queries, one step at rate 0"
-    rows.append(groups.run_asymmetric(start, 0, "--trainer.max_steps", "1", "--model.optimizer.lr", "0"))
-    trained = "static queries, trained"
+    start = SentenceEncoder(AsymmetricEncoder(groups.options.encoder), MeanPooler())
+    rows = [
+        {"name": name, "seed": 0, **groups.scores(model)}
+        for name, model in (("both sides", both), ("static queries, untrained", start))
+    ]
     for seed in range(groups.options.seeds):
-        rows.append(groups.run_asymmetric(trained, seed, "--trainer.max_steps", steps))
-    model = SentenceEncoder.from_pretrained(
-        next((groups.out / f"{trained}-0").rglob("modules.json")).parent, device="cpu"
-    )
-    rates = groups.queries_a_second({"both sides": both, "static queries": model})
+        rows.append(groups.run_asymmetric("static queries, trained", seed))
+    rates = groups.queries_a_second({"both sides": both, "static queries": start})
     said = (
         f"{name} {statistics.median(each):,.0f} ({min(each):,.0f} to {max(each):,.0f})"
         for name, each in rates.items()

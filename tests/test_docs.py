@@ -27,16 +27,17 @@ PAGES = [
     *sorted((ROOT / "docs" / "lightning").glob("*.md")),
 ]
 LONG = (
-    "README.md", "callbacks.md", "choose.md", "compare.md", "decoders.md", "distill.md", "duplicates.md",
-    "embed.md", "embedding_models.md", "evaluate.md", "evaluate_retrieval.md", "false_negatives.md",
-    "from_scratch.md", "glue.md", "index.md", "loggers.md", "matryoshka.md", "memory.md", "merge.md", "mine.md",
-    "notebooks.md", "onnx.md", "optimizers.md", "optuna.md", "own_columns.md", "own_encoder.md", "own_guide.md",
-    "own_loss.md", "own_mixture.md", "own_objective.md", "own_view.md", "pair_labels.md", "paper_grids.md",
-    "plain_lightning.md", "poolers.md", "postprocess.md", "predict.md", "probes.md", "profiling.md",
-    "prompts.md", "python.md", "quantized.md", "report.md", "rerankers.md", "resume.md", "retrain.md",
-    "retrieval.md", "row_limits.md", "search.md", "serve.md", "shards.md", "share.md", "stages.md", "static.md",
-    "sts.md", "sweep.md", "tasks.md", "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md",
-    "train_sentences.md", "training_step.md", "use.md", "validation.md", "verify.md",
+    "README.md", "asymmetric.md", "callbacks.md", "choose.md", "compare.md", "decoders.md", "distill.md",
+    "duplicates.md", "embed.md", "embedding_models.md", "evaluate.md", "evaluate_retrieval.md",
+    "false_negatives.md", "from_scratch.md", "glue.md", "index.md", "loggers.md", "matryoshka.md",
+    "memory.md", "merge.md", "mine.md", "notebooks.md", "onnx.md", "optimizers.md", "optuna.md",
+    "own_columns.md", "own_encoder.md", "own_guide.md", "own_loss.md", "own_mixture.md", "own_objective.md",
+    "own_view.md", "pair_labels.md", "paper_grids.md", "plain_lightning.md", "poolers.md", "postprocess.md",
+    "predict.md", "probes.md", "profiling.md", "prompts.md", "python.md", "quantized.md", "report.md",
+    "rerankers.md", "resume.md", "retrain.md", "retrieval.md", "row_limits.md", "search.md", "serve.md",
+    "shards.md", "share.md", "stages.md", "static.md", "sts.md", "sweep.md", "tasks.md", "train_classes.md",
+    "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md", "training_step.md", "use.md",
+    "validation.md", "verify.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.batch import Batch, Hidden, move_to_device
 from contrastive_text.core.config.specs import describe
-from contrastive_text.core.errors import InvalidValueError, one_of
+from contrastive_text.core.errors import InvalidValueError, at_least, one_of
 from contrastive_text.core.types import EmbeddingChange, Role
 from contrastive_text.encoders.base import Embedder, Encoder, RowGroup, check_template_bias
 from contrastive_text.encoders.packing import FixedLayout, natural_positions
@@ -52,6 +52,7 @@ class AsymmetricEncoder(Encoder):
         document_head: Head after the document pooler; None for none.
         frozen: Side that isn't trained and has no dropout; None to train both.
         default: Side of texts that are neither queries nor documents.
+        max_length: Largest number of tokens of a training row of either side; None for the smaller limit of both.
 
     Raises:
         ValueError: The vectors have different widths, the tokenizers or the vocabularies differ, a head is
@@ -81,6 +82,7 @@ class AsymmetricEncoder(Encoder):
         document_head: Head | None = None,
         frozen: Side | None = None,
         default: Side = "document",
+        max_length: int | None = None,
     ) -> None:
         super().__init__()
         if (model_name_or_path is None) == (document is None) or (query is None and document is not None):
@@ -98,6 +100,7 @@ class AsymmetricEncoder(Encoder):
         self.query_head, self.document_head = query_head, document_head
         self.frozen = None if frozen is None else one_of("encoder.frozen", frozen, Side)
         self.default = one_of("encoder.default", default, Side)
+        at_least("encoder.max_length", max_length, 3, "null is the limit of the encoders")
         self.plain_role = "anchor" if default == "query" else "positive"
         widths = {side: self._build_side(side) for side in SIDES}
         if widths["query"] != widths["document"]:
@@ -108,9 +111,9 @@ class AsymmetricEncoder(Encoder):
         _check_vocabularies(query, document)
         self._specials = {side: _special_tokens(self.parts(side)[0].tokenizer) for side in SIDES}
         self.features, self.vocabulary_size = widths["query"], document.vocabulary_size
-        lengths = [encoder.max_length for encoder in (query, document) if encoder.max_length is not None]
-        limits = [encoder.limit for encoder in (query, document) if encoder.limit is not None]
-        self.max_length, self.limit = min(lengths, default=None), min(limits, default=None)
+        lengths = [max_length, query.max_length, document.max_length]
+        self.max_length = min((length for length in lengths if length is not None), default=None)
+        self.limit = min((limit for limit in (query.limit, document.limit) if limit is not None), default=None)
         trained = [side for side in SIDES if side != self.frozen]
         self.takes_embedding_views = all(self.parts(side)[0].takes_embedding_views for side in SIDES)
         self.takes_types = query.takes_types or document.takes_types
