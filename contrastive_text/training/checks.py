@@ -15,6 +15,7 @@ from contrastive_text.data.collator import example_slots
 from contrastive_text.data.datamodule import check_own_batches
 from contrastive_text.data.tasks import SINGLE_TASK, option_place
 from contrastive_text.encoders import AsymmetricEncoder, Encoder, TransformerEncoder
+from contrastive_text.encoders.asymmetric import QUERY_ROLES
 from contrastive_text.encoders.base import Embedder, check_template_bias
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
@@ -72,7 +73,13 @@ def check_parts(
     Raises:
         ValueError: A part is incompatible. The message names the first such part in the configuration.
     """
+    roles = {role for part in objectives.values() for role in (*part.required_roles, *part.optional_roles)}
     _refuse(
+        (
+            encoder.pools and roles <= {*QUERY_ROLES},
+            f"model.objectives: expected one that reads positives or negatives, which the encoder of documents "
+            f"encodes, got {', '.join(objectives)}; use a single encoder",
+        ),
         (
             head is not None and head.train_only,
             f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "

@@ -23,7 +23,7 @@ from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.encoders import AsymmetricEncoder, LoRA, TransformerEncoder
 from contrastive_text.heads import MLPHead, StackHead
 from contrastive_text.losses import InfoNCE
-from contrastive_text.objectives import Contrastive, MaskedLM
+from contrastive_text.objectives import Contrastive, MaskedLM, TextClassification
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler, LastTwoPooler
 from contrastive_text.training import FSDP2Strategy, WeightedSum
@@ -163,6 +163,12 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     "another pooler": (
         lambda small, bert, _: ContrastiveModule(encoder(small, bert), pooler=LastTwoPooler()),
         r"model\.pooler: expected none, because AsymmetricEncoder pools, got LastTwoPooler",
+    ),
+    "no documents to encode": (
+        lambda small, bert, _: ContrastiveModule(
+            encoder(small, bert), objectives={"c": TextClassification(classes=2)}
+        ),
+        r"model\.objectives: expected one that reads positives or negatives, .*, got c; use a single encoder",
     ),
     "masked tokens": (
         lambda small, bert, _: ContrastiveModule(
