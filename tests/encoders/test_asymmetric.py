@@ -172,7 +172,9 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     ),
     "masked tokens": (
         lambda small, bert, _: ContrastiveModule(
-            encoder(small, bert), views={"anchor": [MaskTokens()]}, objectives={"mlm": MaskedLM()}
+            encoder(small, bert),
+            views={"anchor": [MaskTokens()]},
+            objectives={"c": Contrastive(), "mlm": MaskedLM()},
         ),
         "AsymmetricEncoder: expected a network with a masked-language-model head",
     ),
