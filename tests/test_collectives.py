@@ -122,6 +122,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str,
     return of_two_ranks(counted, tmp_path_factory.mktemp("ranks"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_takes_so_many_collectives(counts: list[dict[str, dict[str, int]]], name: str) -> None:
     for found in counts:

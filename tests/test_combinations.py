@@ -1,6 +1,6 @@
 """Any pairing with any views, pooler, head and objectives: from YAML, two steps each, or refused when built.
 
-The default suite runs four; ``slow`` a set in which every two choices of different axes meet, and a part of all
+The default suite runs two; ``slow`` a set in which every two choices of different axes meet, and a part of all
 at random, ``make exhaustive`` every one.
 """
 
@@ -265,7 +265,7 @@ def test_the_parts_together_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "combination",
     [
-        pytest.param(each, marks=[] if each in QUICK[:4] else pytest.mark.slow)
+        pytest.param(each, marks=[] if each in QUICK[:2] else pytest.mark.slow)
         for each in dict.fromkeys([*QUICK, *COVERING])
     ],
     ids=str,

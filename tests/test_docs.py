@@ -27,8 +27,8 @@ PAGES = [
     *sorted((ROOT / "docs" / "lightning").glob("*.md")),
 ]
 LONG = (
-    "README.md", "asymmetric.md", "callbacks.md", "choose.md", "compare.md", "decoders.md", "distill.md",
-    "duplicates.md", "embed.md", "embedding_models.md", "evaluate.md", "evaluate_retrieval.md",
+    "README.md", "asymmetric.md", "callbacks.md", "choose.md", "compare.md", "decoders.md", "diagnose.md",
+    "distill.md", "duplicates.md", "embed.md", "embedding_models.md", "evaluate.md", "evaluate_retrieval.md",
     "false_negatives.md", "from_scratch.md", "glue.md", "index.md", "loggers.md", "matryoshka.md",
     "memory.md", "merge.md", "mine.md", "notebooks.md", "onnx.md", "optimizers.md", "optuna.md",
     "own_columns.md", "own_encoder.md", "own_guide.md", "own_loss.md", "own_mixture.md", "own_objective.md",

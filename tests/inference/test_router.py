@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from covering import rest_slow
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
@@ -72,7 +73,7 @@ def check_close(found: Any, expected: Any) -> None:
 KINDS = ("static queries", "two transformers")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_a_folder_of_ours_has_equal_vectors_in_sentence_transformers(
     kind: str, bert: str, small: str, tmp_path: Path
 ) -> None:
@@ -87,7 +88,7 @@ def test_a_folder_of_ours_has_equal_vectors_in_sentence_transformers(
 
 
 @pytest.mark.filterwarnings("ignore:.*Different max_seq_lengths")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_a_folder_of_sentence_transformers_has_equal_vectors_here_and_is_saved_again(
     kind: str, bert: str, small: str, tmp_path: Path
 ) -> None:
@@ -187,7 +188,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize("name", rest_slow(DAMAGED, quick=2))
 def test_a_folder_that_cant_be_a_model_with_two_encoders_is_refused(name: str, folder: Path) -> None:
     damage, message = DAMAGED[name]
     damage(folder)

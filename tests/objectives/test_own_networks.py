@@ -365,6 +365,7 @@ def test_a_run_resumes_exactly_with_the_same_generator_and_keeps_none_of_its_net
     assert all(torch.equal(copied[name], weight) for name, weight in module.encoder.model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_generator_that_cant_be_one_is_refused_before_the_first_step(bert: str, tmp_path: Path) -> None:
     words = tiny.save_masked_lm(tmp_path / "words", texts=("another few words of its own",))
     short = tiny.save_masked_lm(tmp_path / "short", max_position_embeddings=16)

@@ -82,6 +82,7 @@ def test_a_recipe_resolves_to_what_it_held_before_it_was_renamed_or_regrouped() 
         assert hashlib.sha256(json.dumps(read_recipe(name)).encode()).hexdigest() == resolved[old], name
 
 
+@pytest.mark.slow
 def test_the_names_are_those_of_the_files_and_of_their_variants() -> None:
     files = {path.stem: yaml.safe_load(path.read_text()) for path in BASE.parent.glob("*.yaml") if path != BASE}
     variants = {f"{method}/{name}" for method, file in files.items() for name in file.get("variants", {})}

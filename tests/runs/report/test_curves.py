@@ -55,6 +55,7 @@ def test_a_caption_has_the_ends_of_the_curve_as_it_is_drawn(run: RunRecord) -> N
     assert "above the chart" not in named(run, train__loss=level)["train-loss"]
 
 
+@pytest.mark.slow
 def test_learning_rates_probes_and_chosen_metrics_of_objectives_are_drawn_and_others_are_not(
     run: RunRecord,
 ) -> None:
@@ -73,6 +74,7 @@ def test_scores_say_what_the_kept_weights_have(run: RunRecord) -> None:
     assert note == f"61.25 at step {step}, which was kept, of {step}."
 
 
+@pytest.mark.slow
 def test_the_path_is_that_of_validation_where_that_is_logged(run: RunRecord) -> None:
     line = Series(STEPS, (0.4, 0.3, 0.3, 0.2))
     below = Series(STEPS, (-1.0, -2.0, -2.5, -3.0))

@@ -137,6 +137,7 @@ def test_a_bare_folder_of_figures_is_a_run_too(copied: Path, tmp_path: Path) -> 
     assert "Loss: contrastive" in text
 
 
+@pytest.mark.slow
 def test_a_run_whose_files_are_gone_falls_back_and_says_why(
     copied: Path, trained: dict[str, Path], tmp_path: Path
 ) -> None:
