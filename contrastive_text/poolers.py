@@ -84,6 +84,17 @@ class Pooler(nn.Module, ABC):
         return features
 
 
+def pools_tokens(pooler: Pooler) -> bool:
+    """Returns whether a pooler reads all tokens of a text, and none at a fixed place such as [CLS].
+
+    Example:
+        >>> pools_tokens(MeanPooler()), pools_tokens(CLSPooler())
+        (True, False)
+    """
+    parts = [part for part in pooler.modules() if isinstance(part, Pooler)]
+    return not any(isinstance(part, CLSPooler | MaskTokenPooler) or part.reads_last_token for part in parts)
+
+
 class MeanPooler(Pooler):
     """Mean of the last layer's token vectors (SBERT, DeCLUTR, ConSERT in training; ``avg`` in SimCSE's code).
 

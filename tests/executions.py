@@ -22,7 +22,7 @@ from processes import means
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Context
 from contrastive_text.core.distributed import full_tensor, rank, shard_like, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Slot
@@ -102,7 +102,9 @@ class Execution(NamedTuple):
 EVERY = [
     execution
     for names in itertools.product(CASES, VIEWS, LAYOUTS, PARTS, FORMS, RANKS)
-    if (execution := Execution(*names)) != execution.plain and (names[4] == "dense" or CASES[names[0]].streams)
+    if (execution := Execution(*names)) != execution.plain
+    and (names[4] == "dense" or CASES[names[0]].streams)
+    and not (CASES[names[0]].in_context and names[1] != "no views")
 ]
 
 
@@ -202,7 +204,17 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
         template_lengths=torch.tensor([[1, 2]]).expand(rows, 2) if case.template else None,
         target=torch.randint(case.classes, (EXAMPLES,), generator=noise).double() if case.classes else None,
         scores=scores_of(case.slots, text_ids, noise) if case.scores else None,
+        context=context_of(lengths, noise) if case.in_context else None,
     )
+
+
+def context_of(lengths: Tensor, noise: torch.Generator) -> Context:
+    """Returns a longer text for each example, and the places of its spans of the given lengths in it."""
+    sizes = torch.randint(14, 24, (EXAMPLES,), generator=noise)
+    ids, keys = torch.randint(5, 300, (int(sizes.sum()),), generator=noise), torch.arange(EXAMPLES)
+    numbers = torch.arange(len(lengths)) % EXAMPLES
+    starts = (torch.rand(len(lengths), generator=noise) * (sizes[numbers] - lengths + 1)).long()
+    return Context(Batch(ids, sizes, (Slot("anchor", 0),), keys * 0, keys, keys), numbers, starts, lengths)
 
 
 def scores_of(slots: Sequence[Slot], text_ids: Tensor, noise: torch.Generator) -> Tensor:
@@ -325,7 +337,8 @@ def execute(execution: Execution, module: ContrastiveModule | None = None, split
     for step in range(STEPS):
         batch = part_of(batch_of(case, execution.views, step), examples)
         read = encoding.read_slots(batch, module.plan, list(module.objective_parts().values()))
-        tokens = int(read.lengths.sum())
+        source = read if read.context is None else read.context.keep(read.context.numbers.unique()).rows
+        tokens = int(source.lengths.sum())
         # Three parts or more on every rank, each with a bound of its own; with split weights all have one bound,
         # and so other numbers of parts.
         bound = 50 if split else int(0.4 * tokens)
@@ -345,7 +358,7 @@ def execute(execution: Execution, module: ContrastiveModule | None = None, split
             figures = {"loss": sum_over_ranks(loss.detach()) / world_size()}
             figures |= {name: value for name, value in module.figures.items() if "gradient/" in name}
             copies = {name: value.clone() for name, value in gradients.items()}
-            seen.rows, seen.tokens = len(read), tokens
+            seen.rows, seen.tokens = len(source), tokens
             found = Found(figures, copies, start, {}, seen)
         for name, gradient in gradients.items():
             parameters[name].grad = shard_like(gradient, parameters[name])

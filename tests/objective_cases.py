@@ -108,6 +108,7 @@ class Case:
         layers_anew: Whether layers are computed anew in the backward pass, but for the plain execution.
         prompted: Whether the first token of each text is of a prompt, which poolers leave out.
         asymmetric: Whether queries have an encoder of their own, with one layer, another width and a head.
+        in_context: Whether texts are spans of a longer text, which is encoded in their place.
         parts: Other arguments of the module.
     """
 
@@ -121,6 +122,7 @@ class Case:
     layers_anew: bool = False
     prompted: bool = False
     asymmetric: bool = False
+    in_context: bool = False
     parts: Callable[[], dict[str, Any]] = field(default=dict)  # Any: arguments of the module
 
 
@@ -202,6 +204,9 @@ CASES: dict[str, Case] = {
     "InfoNCE": Case(lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}),
     "InfoNCE, an encoder per role": Case(
         lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}, slots=TRIPLE, prompted=True, asymmetric=True
+    ),
+    "InfoNCE, spans of a document": Case(
+        lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}, slots=TRIPLE, in_context=True
     ),
     "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
     "NTXent, hard, siblings attract, and SupCon": Case(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from contrastive_text.core.terminal import print_json, print_message
 if TYPE_CHECKING:
     from contrastive_text.data.files.readers import TextStream
     from contrastive_text.inference.index import Index
+    from contrastive_text.inference.index_documents import Document
 
 Folder = Annotated[Path, WrittenFolder(key="index.sqlite"), "Folder of the index."]
 IdColumn = Annotated[
@@ -54,7 +55,8 @@ class IndexBuild(EncodingCommand):
     passages: Annotated[
         str | None,
         {"metavar": "TOKENS/OVERLAP"},
-        "Split texts into passages of this many tokens, such as 128/32. A hit names its best passage.",
+        "Split texts into passages of this many tokens, such as 128/32. A hit names its best passage. With "
+        "128/32/late they are pooled from one pass over the text.",
     ] = None
     approximate: Annotated[
         Literal["hnsw", "ivf"] | None,
@@ -116,6 +118,7 @@ def index_build(options: IndexBuild) -> None:
     from contrastive_text.inference.index_documents import (
         PassageStream,
         Window,
+        late_chunk_rows,
         read_documents,
         split_documents,
     )
@@ -142,7 +145,14 @@ def index_build(options: IndexBuild) -> None:
         facts = replace(facts, features=parts[0].shape[1])
     else:
         options.folder.mkdir(parents=True, exist_ok=True)
-        parts = document_vectors(options, model, devices, passages, options.folder / WORKING)
+
+        def split() -> Iterator[Document]:
+            return split_documents(read_documents(texts, has_ids), window, model.tokenizer)
+
+        if window is not None and window.late:
+            parts = [late_chunk_rows(model, split, options.folder / WORKING, options.batch_size)]
+        else:
+            parts = document_vectors(options, model, devices, passages, options.folder / WORKING)
     documents = split_documents(read_documents(texts, has_ids), window, model.tokenizer)
     count = create_folder(options.folder, facts, documents, parts)
     with closing(IndexFolder(options.folder)) as files:

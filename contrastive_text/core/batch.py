@@ -72,6 +72,45 @@ class HostCopies(NamedTuple):
     text_ids: Tensor
 
 
+class Context(NamedTuple):
+    """Longer rows that the network encodes in place of a batch's rows, each of which is a span of one of them.
+
+    Args:
+        rows: The longer rows, C of them, such as documents.
+        numbers: Number of the longer row of each row of the batch, (S,), on the host.
+        starts: First token of each row in its longer row, special tokens counted, (S,), on the host.
+        lengths: Number of tokens of each row, (S,), on the host.
+    """
+
+    rows: Batch
+    numbers: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    def split(self, rows: Tensor) -> Context:
+        """Returns the spans of the given rows of the batch, with all longer rows."""
+        return self._replace(numbers=self.numbers[rows], starts=self.starts[rows], lengths=self.lengths[rows])
+
+    def keep(self, numbers: Tensor) -> Context:
+        """Returns the context with only the given longer rows, to which all its spans must belong."""
+        place = torch.zeros(len(self.rows), dtype=torch.long).scatter(0, numbers, torch.arange(len(numbers)))
+        return self._replace(rows=self.rows.split(numbers), numbers=place[self.numbers])
+
+    def cut(self, blocks: Sequence[Hidden]) -> Hidden:
+        """Returns the token vectors of the spans, from those of the longer rows in blocks, in order."""
+        device = blocks[0].mask.device
+        ends = self.rows.lengths.cumsum(0)
+        firsts = (ends - self.rows.lengths)[self.numbers] + self.starts
+        places = torch.arange(int(self.lengths.max()))
+        mask = places < self.lengths.unsqueeze(1)
+        index = torch.where(mask, firsts.unsqueeze(1) + places, 0)
+        here = move_to_device(index, device)
+        layers = {layer: torch.cat([block.tokens(layer) for block in blocks])[here] for layer in blocks[0].layers}
+        host_ids = self.rows.host_ids.ids[index]
+        copies = None if device.type == "cpu" else PaddedHostCopies(mask, host_ids)
+        return Hidden(layers, move_to_device(mask, device), self.rows.ids[here], blocks[0].mask_id, copies)
+
+
 class Batch:
     """N examples as S rows of different lengths, without padding.
 
@@ -110,6 +149,7 @@ class Batch:
         host_copies: Host copies of ids. None if the batch is on the host, or if its ids were created on a device.
         scores: Teacher scores of the positive slots, then of the negative slots, (N, slots), float64. NaN for a
             missing hard negative. None without scores.
+        context: Longer rows that are encoded in place of the rows. None if each row is encoded alone.
     """
 
     def __init__(
@@ -132,6 +172,7 @@ class Batch:
         rank_sizes: tuple[int, ...] | None = None,
         host_copies: HostCopies | None = None,
         scores: Tensor | None = None,
+        context: Context | None = None,
     ) -> None:
         self.ids = ids
         self.lengths = lengths
@@ -151,6 +192,7 @@ class Batch:
         self.rank_sizes = rank_sizes
         self.host_copies = host_copies
         self.scores = scores
+        self.context = context
 
     def __len__(self) -> int:
         """Number of rows of the batch, S."""
@@ -205,6 +247,7 @@ class Batch:
             template_lengths=None if self.template_lengths is None else self.template_lengths[rows],
             texts=None if self.texts is None else tuple(self.texts[row] for row in rows.tolist()),
             rank_sizes=None,  # other ranks may select other rows
+            context=None if self.context is None else self.context.split(rows),
         )
 
     def keep(self, slots: Sequence[Slot]) -> Batch:
@@ -230,11 +273,14 @@ class Batch:
         host_copies = None
         if place.type != "cpu":
             host_copies = self.host_ids if self.ids.device.type == "cpu" else self.host_copies
-        return batch._map_tensors(lambda t: move_to_device(t, place)).replace(host_copies=host_copies)
+        context = None if self.context is None else self.context._replace(rows=self.context.rows.to(place))
+        moved = batch._map_tensors(lambda t: move_to_device(t, place))
+        return moved.replace(host_copies=host_copies, context=context)
 
     def pin_memory(self) -> Batch:
         """Returns the batch with the tensors that are copied to a device in page-locked memory."""
-        return self._map_tensors(lambda t: t.pin_memory())
+        context = self.context and self.context._replace(rows=self.context.rows.pin_memory())
+        return self._map_tensors(lambda t: t.pin_memory()).replace(context=context)
 
     def _map_tensors(self, move: Callable[[Tensor], Tensor]) -> Batch:
         return self.replace(

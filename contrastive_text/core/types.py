@@ -209,6 +209,9 @@ class Example:
             ``i * views_per_text`` up to ``(i + 1) * views_per_text - 1``.
         scores: Teacher scores of the positives, then of the hard negatives. The score of a missing hard negative
             is NaN. None without scores.
+        context: Tokens of the document of which all texts are spans, if the document is encoded in place of the
+            texts. None if each text is encoded alone.
+        spans: Places in ``context`` of the anchor, then of the positives, as ranges of tokens.
 
     Example:
         >>> Example("a dog runs", positives=("it runs",), negatives=("it sleeps",)).negatives
@@ -221,6 +224,8 @@ class Example:
     target: float | None = None
     views_per_text: int = 1
     scores: tuple[float, ...] | None = None
+    context: Tokens | None = None
+    spans: tuple[range, ...] = ()
 
 
 class Slot(NamedTuple):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch, StepBatch
+from contrastive_text.core.batch import Batch, Context, StepBatch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_key, fold_keys, generator, hash_rows, text_id
 from contrastive_text.core.types import (
@@ -211,6 +211,33 @@ def collate_rows(
     return batch.replace(unpooled=torch.full_like(batch.lengths, unpooled)) if unpooled else batch
 
 
+def collate_context(examples: Sequence[Example], tokenizer: TextTokenizer, batch: Batch) -> Context:
+    """Builds the longer rows of a batch: for each example its document, or the part around its spans.
+
+    Args:
+        examples: N examples with ``context`` and ``spans``.
+        tokenizer: Tokenizer, which sets special tokens and lengths.
+        batch: Batch of the spans, slot by slot.
+    """
+    rows, starts = [], []
+    for example in examples:
+        assert example.context is not None
+        first, end = min(span.start for span in example.spans), max(span.stop for span in example.spans)
+        spare = 0 if tokenizer.room is None else max(len(example.context) - tokenizer.room, 0)
+        room = len(example.context) - spare
+        start = min(max(first - (room - (end - first)) // 2, 0), spare)
+        window = example.context.take(range(start, start + room))
+        rows.append(build_row(TemplatedText(window), tokenizer))
+        starts.append([span.start - start + len(tokenizer.prefix) for span in example.spans])
+    count = len(rows)
+    return Context(
+        rows=build_batch(rows, tokenizer, batch.slots[:1], batch.draw_keys[:count], batch.text_ids[:count]),
+        numbers=torch.arange(count).repeat(len(batch.slots)),
+        starts=torch.tensor(starts).T.flatten(),
+        lengths=torch.tensor([[len(span) for span in example.spans] for example in examples]).T.flatten(),
+    )
+
+
 def hash_edited_rows(rows: Sequence[TextRow], tokenizer: TextTokenizer) -> Tensor:
     """Returns a hash of the token ids of each row, (S,). With templates only the ids of texts are hashed."""
     before, after = len(tokenizer.prefix), len(tokenizer.suffix)
@@ -390,7 +417,8 @@ class Collator:
         # Every row gives the same number of examples.
         shares = tuple(share * len(rows[0]) for share in items[0].shares)
         scores = collate_scores(examples, type(self.pairing).__name__)
-        return batch.replace(texts=kept_texts, rank_sizes=shares or None, scores=scores)
+        context = collate_context(examples, self.tokenizer, batch) if self.pairing.in_context else None
+        return batch.replace(texts=kept_texts, rank_sizes=shares or None, scores=scores, context=context)
 
 
 @dataclass(frozen=True)

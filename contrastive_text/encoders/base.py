@@ -189,8 +189,18 @@ class Embedder(NamedTuple):
     def groups(self, batch: Batch) -> list[RowGroup]:
         """Splits a batch by the encoder's layout and the bound on tokens, long rows first.
 
+        Rows that are spans of longer rows are grouped with them.
+
         If ranks hold parts of the encoder's weights, all of them make equally many groups (``equalize_groups``).
         """
+        if (context := batch.context) is not None:
+            whole = context.keep(torch.unique(context.numbers))
+            groups = self.groups(whole.rows)
+            owned = [torch.isin(whole.numbers, group.rows).nonzero().flatten() for group in groups]
+            return [
+                RowGroup(batch.split(rows).replace(context=whole.split(rows).keep(group.rows)), rows, group.masks)
+                for group, rows in zip(groups, owned, strict=True)
+            ]
         layout, _ = self.encoder.layout_on(batch.ids.device)
         row_groups = [
             rows[group]
@@ -223,7 +233,10 @@ class Embedder(NamedTuple):
         batch, template_of = group.batch, None
         if self.pooler.template_bias:
             batch, template_of = with_templates(batch)
-        blocks = self.encoder.blocks(batch, alter=alter, layers=layers)
+        source = batch if batch.context is None else batch.context.rows
+        blocks = self.encoder.blocks(source, alter=alter, layers=layers)
+        if batch.context is not None:
+            blocks = [batch.context.cut(blocks)]
         readable = (
             blocks if batch.unpooled is None or self.encoder.pools else mask_unpooled(blocks, batch.unpooled)
         )

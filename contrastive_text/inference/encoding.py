@@ -355,7 +355,7 @@ def encode_text_blocks(
             truncated to the length limit.
     """
     truncated, blocks = 0, text_blocks(sentences, work.encoding.block_size)
-    with _progress_bar(sentences, show_progress_bar) as advance:
+    with progress_bar(sentences, show_progress_bar) as advance:
         if work.encoding.devices is None:
             # On a CPU a tokenizing thread slows the network: 0.97 to 0.99 of the speed on two cores.
             encode = encode_serially if work.device.type == "cpu" else encode_with_prefetch
@@ -375,7 +375,7 @@ def encode_texts_to_tokens(
     """Returns the token vectors of each text, (L, D). Arguments are those of ``encode_text_blocks``."""
     vectors: list[Tensor] = []
     truncated = 0
-    with _progress_bar(sentences, show_progress_bar) as advance:
+    with progress_bar(sentences, show_progress_bar) as advance:
         for block in text_blocks(sentences, work.encoding.block_size):
             block_vectors, block_truncated = work.encode_tokens(block, advance)
             vectors += block_vectors
@@ -385,7 +385,7 @@ def encode_texts_to_tokens(
 
 
 @contextmanager
-def _progress_bar(sentences: Iterable[str], is_shown: bool) -> Iterator[Callable[[int], object]]:
+def progress_bar(sentences: Iterable[str], is_shown: bool) -> Iterator[Callable[[int], object]]:
     """Draws a progress bar of texts. Yields a function that advances the bar by a number of texts."""
     columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, disable=not is_shown) as bar:

@@ -18,7 +18,6 @@ from contrastive_text.inference.encoding import Vectors
 from contrastive_text.inference.index_documents import (
     WHOLE,
     Document,
-    Span,
     Window,
     check_documents,
     parse_id,
@@ -27,6 +26,7 @@ from contrastive_text.inference.index_documents import (
 )
 from contrastive_text.inference.index_files import IndexFacts, IndexFolder, IndexState
 from contrastive_text.inference.index_writer import check_new_folder, create_folder, remove_documents, writing
+from contrastive_text.inference.late_chunks import Span
 from contrastive_text.inference.search import Hit, SimilarityName, as_tensor, nearest
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
@@ -116,8 +116,9 @@ class Index:
             folder: The folder, which must be missing or empty.
             model: Model that encodes documents and queries, or its folder.
             passages: Window in tokens, such as ``128/32``, that splits documents into passages of at most 128
-                tokens that overlap by 32. A search then finds documents by their best passage. None for one
-                vector per document.
+                tokens that overlap by 32. A search then finds documents by their best passage. With
+                ``128/32/late`` the passages are pooled from one pass over the document. None for one vector per
+                document.
             approximate: Approximate search of large indexes by faiss: ``hnsw`` or ``ivf``. None for exact search.
             device: Device of a model that is loaded from its folder.
 
@@ -207,12 +208,17 @@ class Index:
                     "document first, or give another id"
                 )
             documents = list(split_documents(documents, self._window, self.model.tokenizer))
-            vectors = self.model.encode_document(
-                [passage for document in documents for passage in document.passages],
-                batch_size=batch_size,
-                show_progress_bar=show_progress_bar,
-                truncate_dim=self.facts.features,
-            )
+            if self._window is not None and self._window.late:
+                spans = [document.spans for document in documents]
+                late = self.model.encode_spans([document.text for document in documents], spans, batch_size)
+                vectors = np.concatenate(late)[:, : self.facts.features]
+            else:
+                vectors = self.model.encode_document(
+                    [passage for document in documents for passage in document.passages],
+                    batch_size=batch_size,
+                    show_progress_bar=show_progress_bar,
+                    truncate_dim=self.facts.features,
+                )
             writer.add(documents, [np.asarray(vectors)])
             writer.merge(self._files.state())
         return [document.id for document in documents]

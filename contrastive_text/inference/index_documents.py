@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, tee
-from typing import NamedTuple, Self, TypeAlias
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -17,10 +19,12 @@ from contrastive_text.core.types import NO_WORD
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.files.readers import Summary, TextsDigest, TextStream
 from contrastive_text.data.prompts import DOCUMENT
+from contrastive_text.inference.embedding_run import finished_rows
+from contrastive_text.inference.encoding import progress_bar
+from contrastive_text.inference.late_chunks import Span, check_late_chunks
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import Array
 
-Span: TypeAlias = tuple[int, int]
-"""First character of a passage in its document, and the end."""
 WHOLE: Span = (-1, -1)
 """Span of a vector that encodes a whole text."""
 _BLOCK = 256
@@ -223,6 +227,10 @@ def read_documents(texts: TextStream, has_ids: bool) -> Iterator[Document]:
         )
 
 
+_LATE = "/late"
+"""End of the text of a window whose passages are pooled from the document."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Size of the passages of a document in tokens, without special tokens and prompt.
@@ -233,13 +241,15 @@ class Window:
     Args:
         tokens: Largest number of tokens of a passage.
         overlap: Number of tokens that a passage shares with the next one.
+        late: Whether the document is encoded once and its passages are pooled from it
+            (``SentenceEncoder.encode_spans``). Otherwise each passage is encoded alone.
 
     Raises:
         ValueError: ``tokens`` is below 1, or ``overlap`` is not below ``tokens``.
 
     Example:
-        >>> Window.parse("128/32")
-        Window(tokens=128, overlap=32)
+        >>> Window.parse("128/32/late")
+        Window(tokens=128, overlap=32, late=True)
         >>> from contrastive_text.data import TextTokenizer, learn_vocabulary
         >>> tokenizer = TextTokenizer(learn_vocabulary(["a bird sings"], 60), max_length=None)
         >>> list(Window(tokens=2, overlap=1).spans(tokenizer, ["a bird sings"]))
@@ -248,6 +258,7 @@ class Window:
 
     tokens: int
     overlap: int = 0
+    late: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap < self.tokens:
@@ -257,23 +268,27 @@ class Window:
             )
 
     def __str__(self) -> str:
-        return f"{self.tokens}/{self.overlap}"
+        return f"{self.tokens}/{self.overlap}{_LATE if self.late else ''}"
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """Parses the text of a window, such as ``128/32``.
+        """Parses the text of a window, such as ``128/32`` or ``128/32/late``.
 
         Raises:
             ValueError: The text has another form, or a number is out of range.
         """
-        return cls(*two_numbers("passages: expected TOKENS/OVERLAP, such as 128/32", word))
+        expected = "passages: expected TOKENS/OVERLAP, such as 128/32, or 128/32/late"
+        return cls(*two_numbers(expected, word.removesuffix(_LATE)), late=word.endswith(_LATE))
 
     def check(self, model: SentenceEncoder) -> None:
         """Checks that a model encodes a whole passage.
 
         Raises:
-            ValueError: The passage, with special tokens and prompt, exceeds the length limit of documents.
+            ValueError: The passage, with special tokens and prompt, exceeds the length limit of documents; or
+                the model can't pool passages from a document.
         """
+        if self.late:
+            check_late_chunks(model.parts)
         tokenizer = model.tokenizer
         if model.document_length is not None:
             tokenizer = TextTokenizer(tokenizer.tokenizer, model.document_length)
@@ -332,6 +347,41 @@ def split_documents(
     all_spans = window.spans(tokenizer, (document.text for document in again))
     for document, spans in zip(documents, all_spans, strict=True):
         yield document._replace(spans=spans)
+
+
+def late_chunk_rows(
+    model: SentenceEncoder,
+    documents: Callable[[], Iterable[Document]],
+    path: Path,
+    batch_size: int,
+) -> Array:
+    """Encodes the spans of many documents to a working file of vectors, (n, D), which is continued if it exists.
+
+    Args:
+        model: The model.
+        documents: Function that returns the documents with their spans, the same in each call.
+        path: The file, ``.npy``.
+        batch_size: Number of documents that are encoded together.
+    """
+    digests, count = [], 0
+    for document in documents():
+        digests.append(hashlib.sha256(f"{document.text}\0{document.spans}".encode()).hexdigest())
+        count += len(document.spans)
+    contents = hashlib.sha256("".join(digests).encode()).hexdigest()
+    origin = {"model": model.identity, "spans": contents, "batch_size": batch_size}
+
+    def blocks(done: int) -> Iterator[tuple[Array, int]]:
+        rest, skipped = iter(documents()), 0
+        with progress_bar(digests, is_shown=True) as advance:
+            while block := list(islice(rest, batch_size)):
+                advance(len(block))
+                if skipped < done:  # a block is on the disk as a whole, or not at all
+                    skipped += sum(len(document.spans) for document in block)
+                    continue
+                texts, spans = [document.text for document in block], [document.spans for document in block]
+                yield np.concatenate(model.encode_spans(texts, spans, batch_size)), 0
+
+    return finished_rows(path, origin, count, blocks)
 
 
 class PassageStream(TextStream):

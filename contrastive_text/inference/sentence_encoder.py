@@ -36,11 +36,13 @@ from contrastive_text.inference.encoding import (
     truncated_counts,
 )
 from contrastive_text.inference.familiar_names import FamiliarNames, typed_as_encode
+from contrastive_text.inference.late_chunks import Span, encode_late_chunks
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts, with_pooler
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, SimilarityName, nearest
+from contrastive_text.inference.vector_files import Array
 from contrastive_text.poolers import MeanPooler, Pooler
 
 CHUNK_TOKENS = 8192
@@ -331,6 +333,43 @@ class SentenceEncoder(FamiliarNames):
             vectors = quantize(torch.empty(0, width, device=self.device), precision, ranges)
         result = vectors[0] if isinstance(sentences, str) else vectors
         return result if convert_to_tensor else result.cpu().numpy()
+
+    def encode_spans(
+        self,
+        texts: Sequence[str],
+        spans: Sequence[Sequence[Span]],
+        batch_size: int = 16,
+        normalize_embeddings: bool = False,
+    ) -> list[Array]:
+        """Encodes spans of documents from one pass over each document (late chunking).
+
+        The vector of a span is pooled from the span's tokens, which have read the document around it. A document
+        that is longer than a row is encoded in parts, each with as many spans as fit. Documents get the prompt
+        ``document``, tokenized on its own. Source: Günther et al. 2024 (https://arxiv.org/abs/2409.04701).
+
+        Args:
+            texts: N documents.
+            spans: For each document its spans: first character and end.
+            batch_size: Number of documents of a batch.
+            normalize_embeddings: Whether to scale vectors to unit length.
+
+        Returns:
+            Vectors of the spans of each document, N arrays (n, D), float32.
+
+        Raises:
+            ValueError: A span is outside of its text, has no token, or has more tokens than a row; or the pooler
+                reads more than the tokens of a span.
+
+        Example:
+            >>> text = "A bird sings. It is in the tree."
+            >>> model.encode_spans([text], [[(0, 13), (14, 32)]])[0].shape  # doctest: +SKIP
+            (2, 384)
+        """
+        length = self.document_length
+        tokenizer = self.tokenizer if length is None else self._limited_tokenizer(length, "document_length")
+        width = self.truncate_dim or self.features
+        options = batch_size, normalize_embeddings, width
+        return encode_late_chunks(self, self.parts, tokenizer, texts, spans, *options)
 
     def encode_blocks(
         self,

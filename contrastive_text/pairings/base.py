@@ -73,6 +73,7 @@ class Pairing(ABC):
             truncation.
         joins_texts: Whether the pairing joins texts into one sequence. Validation and test rows are then
             joined too.
+        in_context: Whether the texts of an example are spans of one document, which is encoded in their place.
 
     Example:
         >>> class Halves(Pairing):
@@ -88,6 +89,7 @@ class Pairing(ABC):
     target: Target | None = None
     token_roles: ClassVar[bool] = False
     joins_texts: ClassVar[bool] = False
+    in_context: bool = False
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
         """Arranges the rows of all documents into rows for ``__call__``. Called once, before batches are drawn.

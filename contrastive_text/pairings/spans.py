@@ -19,6 +19,9 @@ Strategy = Literal["any", "subsuming", "adjacent"]
 Start = Literal["grid", "uniform"]
 """Names of the ways to draw the start of an anchor span: inside a block of a grid, or anywhere."""
 
+SpanContext = Literal["span", "document"]
+"""Names of the text that the network reads to encode a span: the span alone, or the document around it."""
+
 TooShort = Literal["error", "skip", "shrink"]
 """Names of the treatments of a document that is too short for its anchors."""
 
@@ -172,6 +175,9 @@ class Spans(Pairing):
         min_document_tokens: Smallest number of tokens of a document, even if its spans need fewer. With 2,048,
             one anchor and two anchors read the same documents. None: the number that the spans need.
         adjacent_at_start: Whether a left neighbor may start at token 0. The authors' code has false.
+        context: What the network reads: each span alone, as DeCLUTR, or the document. Anchor and positives are
+            then pooled from one pass over the document, as in late chunking (Günther et al. 2024,
+            https://arxiv.org/abs/2409.04701). A longer document is cut to the part around them.
 
     Raises:
         ValueError: A number is out of range, ``min_length`` is above ``max_length``, or a name is unknown.
@@ -199,6 +205,7 @@ class Spans(Pairing):
         too_long: TooLong = "error",
         min_document_tokens: int | None = None,
         adjacent_at_start: bool = True,
+        context: SpanContext = "span",
     ) -> None:
         for name, beta in (("anchor_beta", anchor_beta), ("positive_beta", positive_beta)):
             if len(beta) != 2 or not all(0 < parameter < math.inf for parameter in beta):
@@ -223,6 +230,8 @@ class Spans(Pairing):
             "remove it for the number that the anchors need, or lower anchors or max_length",
         )
         self.adjacent_at_start = adjacent_at_start
+        self.context: SpanContext = one_of("Spans.context", context, SpanContext)
+        self.in_context = context == "document"
 
     @property
     def _room_for_anchors(self) -> int:
@@ -256,8 +265,15 @@ class Spans(Pairing):
             room: Largest number of tokens of a row without its special tokens.
 
         Raises:
-            ValueError: The span doesn't fit, and ``too_long`` is ``error``.
+            ValueError: The span doesn't fit, and ``too_long`` is ``error``; or an anchor with a positive on each
+                side doesn't fit, and the network reads them together.
         """
+        if self.in_context and 3 * self.max_length > room:
+            raise InvalidValueError(
+                f"Spans.max_length: expected at most {room // 3:,} with context: document, so that an anchor and "
+                f"a positive on each side fit into {room:,} tokens, got {self.max_length:,}; lower "
+                "data.task.pairing.max_length, or raise model.encoder.max_length"
+            )
         if self.max_length > room and self.too_long == "error":
             raise InvalidValueError(
                 f"Spans.max_length: expected at most {room:,}, the tokens of the encoder's rows without special "
@@ -312,8 +328,14 @@ class Spans(Pairing):
             raise InvalidTypeError(
                 f"Spans: expected Tokens, got {type(document).__name__}; tokenize the document first"
             )
+        context = document if self.in_context else None
         return [
-            Example(anchor=document.take(anchor), positives=tuple(document.take(span) for span in positives))
+            Example(
+                anchor=document.take(anchor),
+                positives=tuple(document.take(span) for span in positives),
+                context=context,
+                spans=() if context is None else (anchor, *positives),
+            )
             for anchor, positives in self.draw_spans(len(document), rng)
         ]
 

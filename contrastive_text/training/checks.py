@@ -27,6 +27,7 @@ from contrastive_text.poolers import (
     MaskTokenPooler,
     MeanPooler,
     Pooler,
+    pools_tokens,
 )
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.fsdp2 import FSDP2Strategy
@@ -210,6 +211,7 @@ def check_start(
     check_strategy(trainer, combine, by_task)
     check_pairings(trainer, recipe)
     check_view_texts(by_task, trainer)
+    check_contexts(by_task, trainer, embedders[0])
     for objective in by_task.objectives(None).values():
         objective.check()
     for embedder in embedders:
@@ -329,6 +331,42 @@ def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
                 f"; make the data with TextDataModule.from_recipe({recipe!r}, ...), or module and data, with any "
                 f"pairing, with Run.from_recipe({recipe!r}, pairing=...)"
             )
+
+
+def check_contexts(by_task: TaskParts, trainer: pl.Trainer, embedder: Embedder) -> None:
+    """Checks that no part needs the single spans of a pairing whose documents are encoded as a whole.
+
+    Raises:
+        ValueError: Such a part. The message names it.
+    """
+    data = vars(trainer).get("datamodule")
+    tasks = data.training.tasks.values() if isinstance(data, TextDataModule) else ()
+    for name in (part.name for part in tasks if part.pairing.in_context):
+        expected = f"{option_place(name)}.pairing.context: expected"
+        objectives = by_task.objectives(name)
+        reading = [key for key, part in objectives.items() if part.needs_token_logits or part.token_roles]
+        _refuse(
+            (
+                any(by_task.plan(name).chains.values()),
+                f"{expected} no views with document, which is encoded once for all its spans, got views of "
+                f"{', '.join(by_task.plan(name).chains)}; remove them, or set context: span",
+            ),
+            (
+                reading,
+                f"{expected} objectives of vectors with document, got {', '.join(reading)}, which read tokens of "
+                "spans; remove them, or set context: span",
+            ),
+            (
+                bool(by_task.prompts),
+                f"{expected} no prompts with document, in which spans have none, got some; set empty prompts: "
+                """--model.prompts.named '{query: "", document: ""}'""",
+            ),
+            (
+                embedder.encoder.pools or not pools_tokens(embedder.pooler),
+                f"{expected} a pooler of a span's tokens with document, got {describe(embedder.pooler)} of "
+                f"{type(embedder.encoder).__name__}; take MeanPooler and a single encoder, or set context: span",
+            ),
+        )
 
 
 def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:

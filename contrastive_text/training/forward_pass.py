@@ -160,6 +160,11 @@ def swap_views(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
 
 def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
     """Splits a batch into groups of rows; slot by slot if some slots repeat the anchor's dropout masks."""
+    if batch.context is not None and (plan.embedding_chains or plan.gradient_views or plan.fixed_dropout):
+        raise InvalidValueError(
+            "encode_views: expected no views of vectors or dropout for spans of a document encoded once, "
+            "got some; remove them, or set Spans.context to span"
+        )
     if not plan.fixed_dropout:
         return embedder.groups(batch)
     groups: list[RowGroup] = []
