@@ -5,6 +5,7 @@
     python benchmarks/groups.py own --encoder FOLDER --pairs FOLDER_OF_QUORA
     python benchmarks/groups.py quantized --encoder FOLDER --pairs FOLDER_OF_QUORA
     python benchmarks/groups.py asymmetric --encoder FOLDER --pairs FOLDER_OF_QUORA
+    python benchmarks/groups.py sparse --encoder FOLDER --pairs FOLDER_OF_QUORA
 
 Duplicates are joined to groups; those of three texts or more are held back or trained on: the first text of a
 group asks, the rest are its positives. Each held-out text then looks for the others of its group among all
@@ -13,7 +14,8 @@ that meet in a batch. ``negatives`` compares rows without a hard negative, with 
 first model finds among the questions that aren't held out. ``own`` masks columns by the model's own scores
 (``MaskAbovePositive``), and counts the siblings that the scores find. ``quantized`` trains several widths with
 and without ``Quantized``, and ranks by floats and bits of each width. ``asymmetric`` trains static queries
-against frozen documents, and times queries. Finished runs aren't repeated.
+against frozen documents, and times queries. ``sparse`` trains SPLADE with several weights of FLOPS, next to BM25
+and dense vectors. Finished runs aren't repeated.
 """
 
 from __future__ import annotations
@@ -215,6 +217,41 @@ class Groups:
 
         return keep(folder, make)
 
+    def run_sparse(self, name: str, seed: int, *words: str) -> dict[str, Any]:
+        """Returns the row of a run of the recipe ``splade``, with the non-zeros of held-out texts."""
+        folder = self.out / f"{name}-{seed}"
+
+        def make() -> dict[str, Any]:
+            fixed = ["--recipe", "splade", "--encoder", self.options.encoder, "--data.train", str(self.pairs)]
+            fixed += ["--data.batch_size", str(self.options.batch_size)]
+            fixed += ["--trainer.max_steps", str(self.options.steps), *words]
+            do(in_folder("fit", [*fixed, *self.options.words], folder, seed))
+            model = SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent, device="cpu")
+            sides = {
+                "queries": model.encode_query([text for group in self.held for text in group]),
+                "documents": model.encode_document(self.further),
+            }
+            drop_weights(folder)
+            counts = {side: vectors.nnz / vectors.shape[0] for side, vectors in sides.items()}
+            return {"name": name, "seed": seed, **self.scores(model), "nonzeros": counts}
+
+        return keep(folder, make)
+
+    def bm25(self) -> dict[str, list[float]]:
+        """Returns the figures of each held-out group by BM25."""
+        import bm25s
+
+        texts = [text for group in self.held for text in group]
+        index = bm25s.BM25()
+        index.index(bm25s.tokenize([*texts, *self.further], show_progress=False), show_progress=False)
+        found = []
+        for own, text in enumerate(texts):
+            words = bm25s.tokenize([text], return_ids=False, show_progress=False)[0]
+            scores = torch.as_tensor(index.get_scores(words))
+            scores[own] = -torch.inf
+            found.append(scores.sort(descending=True, stable=True).indices[:10])
+        return self.by_group(torch.stack(found))
+
     def queries_a_second(self, models: Mapping[str, SentenceEncoder]) -> dict[str, list[float]]:
         """Returns the queries a second of models on one core, by turns."""
         texts, rates = self.candidates[:2000], {name: [] for name in models}
@@ -233,14 +270,18 @@ class Groups:
     ) -> dict[str, list[float]]:
         """Returns the figures of each held-out group: means over its texts, each of which asks for the others."""
         texts = [text for group in self.held for text in group]
+        vectors, queries = model.encode_document([*texts, *self.further]), model.encode_query(texts)
+        if not model.is_sparse:
+            vectors, queries = (change(torch.as_tensor(rows)) for rows in (vectors, queries))
+        return self.by_group(rank_documents(queries, vectors, k=10, own=range(len(texts))))
+
+    def by_group(self, found: torch.Tensor) -> dict[str, list[float]]:
+        """Returns the figures of each held-out group for the ranking of each held-out text, (texts, 10)."""
         group_of = [number for number, group in enumerate(self.held) for _ in group]
-        vectors = change(torch.as_tensor(model.encode_document([*texts, *self.further])))
-        queries = change(torch.as_tensor(model.encode_query(texts)))
         relevance = [
             {place: 1.0 for place, other in enumerate(group_of) if other == group and place != own}
             for own, group in enumerate(group_of)
         ]
-        found = rank_documents(queries, vectors, k=10, own=range(len(texts)))
         each = ranking_scores(found, relevance, FIGURES)
         sizes = [len(group) for group in self.held]
         return {name: [float(part.mean()) for part in values.split(sizes)] for name, values in each.items()}
@@ -383,8 +424,33 @@ def asymmetric(groups: Groups) -> None:
     groups.publish("groups_asymmetric", "A static encoder for queries", "both sides", rows, *notes)
 
 
+FLOPS_WEIGHTS = (3e-4, 3e-3, 3e-2)
+"""Weights of FLOPS, of queries and of documents."""
+
+
+def sparse(groups: Groups) -> None:
+    """Compares SPLADE with several weights of FLOPS with BM25 and dense vectors."""
+    rows = [{"name": "BM25", "seed": 0, **groups.bm25()}]
+    steps = groups.options.steps
+    fixed = ["--model.schedule.warmup_steps", str(steps // 10), "--model.optimizer.lr", "2e-4"]
+    fixed += ["--model.objectives.flops.warmup_steps", str(steps // 2)]
+    for seed in range(groups.options.seeds):
+        for weight in FLOPS_WEIGHTS:
+            sides = [f"--model.objectives.flops.{side}_weight={weight}" for side in ("query", "document")]
+            rows.append(groups.run_sparse(f"SPLADE, FLOPS {weight:g}", seed, *fixed, *sides))
+        rows.append({**groups.run("hide", seed, lambda: groups.pairs, "hide"), "name": "dense"})
+    notes = ["Mean non-zeros of queries and of documents (the further questions):", ""]
+    for name in dict.fromkeys(row["name"] for row in rows if "nonzeros" in row):
+        counts = [row["nonzeros"] for row in rows if row["name"] == name]
+        said = (mean_and_spread([count[side] for count in counts]) for side in ("queries", "documents"))
+        notes.append(f"- {name}: {' and '.join(said)}")
+    notes.append("")
+    groups.publish("groups_sparse", "Sparse vectors", "dense", rows, *notes)
+
+
 COMPARISONS = {
     "siblings": siblings, "negatives": negatives, "own": own, "quantized": quantized, "asymmetric": asymmetric,
+    "sparse": sparse,
 }  # fmt: skip
 
 

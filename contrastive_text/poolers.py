@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.batch import Hidden, move_to_device
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError, one_of
@@ -58,6 +59,8 @@ class Pooler(nn.Module, ABC):
             is subtracted from the vector of the text (see ``encoders.templates``).
         reads_last_token: Whether the pooler reads only the last token. Training then appends the same last
             token to every row (``append_eos`` of ``TransformerEncoder``).
+        reads_token_logits: Whether the pooler reads ``Hidden.token_logits``, and gives a weight for each token of
+            the vocabulary. The encoder then has a masked-language-model head.
 
     Example:
         >>> class MiddleToken(Pooler):
@@ -71,6 +74,7 @@ class Pooler(nn.Module, ABC):
     layers: tuple[int, ...] = (-1,)
     template_bias: bool = False
     reads_last_token: bool = False
+    reads_token_logits: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, hidden: Hidden) -> Tensor:
@@ -234,7 +238,7 @@ class ConcatPooler(Pooler):
         poolers: Poolers in the order of their features.
 
     Raises:
-        ValueError: There are fewer than two poolers, or a pooler has ``template_bias``.
+        ValueError: There are fewer than two poolers, or a pooler has ``template_bias`` or reads token logits.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0]]])}, mask=torch.tensor([[True, True]]))
@@ -244,11 +248,11 @@ class ConcatPooler(Pooler):
 
     def __init__(self, poolers: Sequence[Pooler]) -> None:
         super().__init__()
-        if len(poolers) < 2 or any(pooler.template_bias for pooler in poolers):
+        if len(poolers) < 2 or any(pooler.template_bias or pooler.reads_token_logits for pooler in poolers):
             names = ", ".join(type(pooler).__name__ for pooler in poolers) or "[]"
             raise InvalidValueError(
-                f"ConcatPooler.poolers: expected two or more poolers without template_bias, got {names}; give "
-                "such poolers, or one pooler in place of ConcatPooler"
+                "ConcatPooler.poolers: expected two or more poolers of token vectors without template_bias, got "
+                f"{names}; give such poolers, or one pooler in place of ConcatPooler"
             )
         self.poolers = list(poolers)
         self.members = nn.ModuleList(poolers)
@@ -333,3 +337,64 @@ class MaskTokenPooler(Pooler):
                 number=row,
             )
         return _token_at(hidden, move_to_device(masks.int().argmax(dim=1), hidden.mask.device))
+
+
+_LOGITS = 2**25
+"""Largest number of logits in memory at a time: 128 MiB in float32."""
+
+
+class SpladePooler(Pooler):
+    """Weight of each token of the vocabulary, log(1 + ReLU(logit)), maximum over the tokens of a text (SPLADE).
+
+    The vectors are as wide as the vocabulary, and most of their entries are 0 after training with ``FLOPS``. The
+    logits are those of the encoder's masked-language-model head. Source: Formal et al. 2021, SPLADE v2
+    (https://arxiv.org/abs/2109.10086), equation 6; sentence-transformers' ``SpladePooling``.
+
+    Logits are computed for some rows and tokens at a time. If there are several parts, the backward pass computes
+    each part again, so that memory is bounded by one part and by the vectors of the step.
+
+    Raises:
+        ValueError: Raised by ``forward``: the encoder gives no token logits.
+
+    Example:
+        >>> tokens, mask = torch.tensor([[[1.0], [-2.0], [9.0]]]), torch.tensor([[True, True, False]])
+        >>> hidden = Hidden({-1: tokens}, mask, token_logits=lambda rows: torch.cat([rows, -rows], dim=1))
+        >>> SpladePooler()(hidden)  # log(1 + 1) and log(1 + 2)
+        tensor([[0.6931, 1.0986]])
+    """
+
+    reads_token_logits = True
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        """Returns the weight of each token of the vocabulary for each text, (n, V)."""
+        compute, tokens = hidden.token_logits, hidden.layers[-1]
+        if compute is None:
+            raise InvalidValueError(
+                "SpladePooler: expected Hidden.token_logits of a masked-language-model head, got None; call "
+                "Embedder.encode, or use another pooler"
+            )
+
+        def largest(vectors: Tensor, mask: Tensor) -> Tensor:
+            logits = at_least_float32(compute(vectors.flatten(0, 1))).unflatten(0, vectors.shape[:2])
+            return logits.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+
+        with torch.no_grad():
+            width = compute(tokens[:1, 0]).shape[1]
+        rows = max(1, _LOGITS // (width * tokens.shape[1]))
+        length = max(1, min(tokens.shape[1], _LOGITS // width))
+        parts = [
+            list(zip(vectors.split(length, dim=1), mask.split(length, dim=1), strict=True))
+            for vectors, mask in zip(tokens.split(rows), hidden.mask.split(rows), strict=True)
+        ]
+        is_bounded = torch.is_grad_enabled() and len(parts) * len(parts[0]) > 1
+
+        def pooled(part: list[tuple[Tensor, Tensor]]) -> Tensor:
+            each = [
+                checkpoint(largest, *inputs, use_reentrant=False, preserve_rng_state=False)
+                if is_bounded
+                else largest(*inputs)
+                for inputs in part
+            ]
+            return torch.stack(each).amax(dim=0) if len(each) > 1 else each[0]
+
+        return torch.cat([pooled(part) for part in parts]).relu().log1p()

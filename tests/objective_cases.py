@@ -35,6 +35,7 @@ from contrastive_text.losses import (
 )
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import (
+    FLOPS,
     BilinearScorer,
     ConcatenationScorer,
     Consistency,
@@ -75,6 +76,7 @@ from contrastive_text.poolers import (
     MaskTokenPooler,
     MaxPooler,
     MeanSqrtLengthPooler,
+    SpladePooler,
     WeightedMeanPooler,
 )
 from contrastive_text.training import Guide, PCGrad, Uncertainty
@@ -207,6 +209,17 @@ CASES: dict[str, Case] = {
     ),
     "InfoNCE, spans of a document": Case(
         lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}, slots=TRIPLE, in_context=True
+    ),
+    "InfoNCE by dot product, FLOPS, of sparse vectors": Case(
+        lambda how: {
+            "c": Contrastive(InfoNCE(5.0, similarity="dot", **how)),
+            "flops": FLOPS(0.3, 0.1, warmup_steps=3),
+            "margins": RankDistillation(MarginMSE(), similarity="dot"),
+        },
+        slots=TRIPLE,
+        scores=True,
+        prompted=True,
+        parts=lambda: {"pooler": SpladePooler()},
     ),
     "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
     "NTXent, hard, siblings attract, and SupCon": Case(

@@ -62,6 +62,7 @@ POOLERS = {
     "last": part("LastTokenPooler"),
     "weighted mean": part("WeightedMeanPooler"),
     "mask token": part("MaskTokenPooler", template_bias=True),
+    "sparse": part("SpladePooler"),
     "one per role": None,  # an encoder per role, which pools
 }
 HEADS = {

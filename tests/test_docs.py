@@ -35,8 +35,8 @@ LONG = (
     "own_view.md", "pair_labels.md", "paper_grids.md", "plain_lightning.md", "poolers.md", "postprocess.md",
     "predict.md", "probes.md", "profiling.md", "prompts.md", "python.md", "quantized.md", "report.md",
     "rerankers.md", "resume.md", "retrain.md", "retrieval.md", "row_limits.md", "search.md", "serve.md",
-    "shards.md", "share.md", "stages.md", "static.md", "sts.md", "sweep.md", "tasks.md", "train_classes.md",
-    "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md", "training_step.md", "use.md",
+    "shards.md", "share.md", "sparse.md", "stages.md", "static.md", "sts.md", "sweep.md", "tasks.md",
+    "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md", "training_step.md", "use.md",
     "validation.md", "verify.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
@@ -107,6 +107,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("contrastive_text.cli.sweep._call", run_here)  # processes: tests/cli/test_sweep.py
     tiny.save_bert(tmp_path / "encoder")
     shutil.copytree(tmp_path / "encoder", tmp_path / "teacher")
+    tiny.save_masked_lm(tmp_path / "masked_lm")
     encoder = TransformerEncoder(str(tmp_path / "encoder"))
     SentenceEncoder(encoder, MeanPooler(), normalize=True, max_length=24).save_pretrained(tmp_path / "minilm")
     tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)

@@ -75,5 +75,5 @@ def export(options: Export) -> None:
             save_head(module, head, kind, options.output, str(path), options.own_format)
     replaced = ", replacing an older model" if is_replaced else ""
     print_message(f"{(kind or 'model').capitalize()} of {path} saved to {options.output}{replaced}. Next:")
-    for command in next_commands(kind, options.output):
+    for command in next_commands(kind, options.output, module.inference_embedder.is_sparse):
         print_message(f"  {command}")

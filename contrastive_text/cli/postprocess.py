@@ -55,6 +55,7 @@ def _postprocess(options: Postprocess) -> None:
     pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None
     texts = list(dict.fromkeys(str(row["text"]) for row in table))
     model = load_model(options.model, device=options.device)
+    model.require_dense("postprocess")
     plain = without_normalization(model)
     encoded = plain.encode(texts, batch_size=options.batch_size, show_progress_bar=True, convert_to_tensor=True)
     vectors = torch.as_tensor(encoded).cpu()

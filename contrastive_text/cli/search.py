@@ -93,10 +93,15 @@ def _in_corpus(options: Search, queries: Sequence[str]) -> list[list[_Found]]:
     # Cleanup errors: the vectors may still be mapped when their folder is deleted.
     with TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         model, devices = encoder_of(options)
-        parts = document_vectors(options, model, devices, corpus, Path(temporary, "corpus.npy"), stays=False)
-        rows = model.encode_query(queries, batch_size=options.batch_size, convert_to_tensor=True)
+        if model.is_sparse:
+            parts = model.encode_document(corpus, batch_size=options.batch_size, show_progress_bar=True)
+            say_truncated(model.truncated, parts.shape[0], model)
+        else:
+            arrays = document_vectors(options, model, devices, corpus, Path(temporary, "corpus.npy"), stays=False)
+            parts = list(map(as_tensor, arrays))
+        rows = model.encode_query(queries, batch_size=options.batch_size, convert_to_tensor=not model.is_sparse)
         say_truncated(model.truncated, len(queries), model)
-        results = nearest(model.similarity_fn_name, rows, list(map(as_tensor, parts)), options.top_k)
+        results = nearest(model.similarity_fn_name, rows, parts, options.top_k)
     hit_ids = {hit.corpus_id for hits in results for hit in hits}
     texts = {number: line for number, line in enumerate(corpus.numbered()) if number in hit_ids}
     return [[_Found(hit.score, *texts[hit.corpus_id], {}) for hit in hits] for hits in results]

@@ -354,6 +354,8 @@ class Hidden:
         ids: Token ids, of any value on padding, (n, L). None for a custom encoder that doesn't return them.
         mask_id: Id of the mask token; None if the tokenizer has none.
         host_copies: Host copies of mask and ids for vectors on a device; None otherwise.
+        token_logits: Maps vectors of the last layer to the logits of all tokens of the vocabulary, (M, D) -> (M,
+            V). None if the pooler doesn't read logits.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
@@ -367,6 +369,7 @@ class Hidden:
     ids: Tensor | None = None
     mask_id: int | None = None
     host_copies: PaddedHostCopies | None = None
+    token_logits: Callable[[Tensor], Tensor] | None = None
 
     def tokens(self, layer: int) -> Tensor:
         """Returns the token vectors of a layer without padding, one row after another, (tokens, D)."""

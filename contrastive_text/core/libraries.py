@@ -40,6 +40,7 @@ _EXTRAS = {
     "peft": ("peft", "adapters"),
     "bitsandbytes": ("bitsandbytes", "qlora"),
     "faiss": ("faiss-cpu", "faiss"),
+    "scipy": ("scipy", "sparse"),
 }
 """Top-level module -> its distribution on PyPI, and the extra of this package that installs it."""
 

@@ -184,3 +184,24 @@ def similarity_matrix(
         if rows.shape[-1] < len(columns):
             return (row_vectors / temperature) @ column_vectors.T
         return (row_vectors @ column_vectors.T) / temperature
+
+
+def best_columns(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the k highest scores of each row and their columns, the lower column first if scores are equal.
+
+    Example:
+        >>> best_columns(torch.tensor([[1.0, 3.0, 3.0]]), k=2)
+        (tensor([[3., 3.]]), tensor([[1, 2]]))
+    """
+    best = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    places = best.indices[:, :k].sort(dim=1).values
+    # If the next score equals the k-th score, torch's topk chose arbitrarily among the equal scores.
+    least = best.values[:, k - 1 : k]
+    has_tie = (least == best.values[:, k:]).any(dim=1)
+    if has_tie.any():
+        rows, least = scores[has_tie], least[has_tie]
+        above, equal = rows > least, rows == least
+        first = equal.cumsum(dim=1) <= k - above.sum(dim=1, keepdim=True)
+        places[has_tie] = (above | equal & first).nonzero()[:, 1].view(-1, k)
+    values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
+    return values, places.gather(1, order)

@@ -135,6 +135,11 @@ class AsymmetricEncoder(Encoder):
                 "a plain encoder, or merge the adapters into its weights first"
             )
         check_template_bias(pooler, encoder)
+        if pooler.reads_token_logits:
+            raise InvalidValueError(
+                f"{place}_pooler: expected a pooler of token vectors, got {type(pooler).__name__}, which reads "
+                "token logits; train one encoder of all texts with it"
+            )
         if head is not None and head.train_only:
             raise InvalidValueError(
                 f"{place}_head: expected a head with train_only: false, because the saved model keeps it, got "

@@ -130,10 +130,10 @@ class Encoder(nn.Module, ABC):
         """Makes the tokenizer end rows with a special token. Called once if a pooler reads the last token."""
 
     def build_token_head(self) -> None:
-        """Builds the head that predicts masked tokens. Called once if an objective needs it."""
+        """Builds the head that predicts masked tokens. Called once if an objective or the pooler needs it."""
         raise InvalidValueError(
             f"{type(self).__name__}: expected a network with a masked-language-model head, got one without it; "
-            "use another encoder, or remove MaskedLM"
+            "use another encoder, or remove MaskedLM and SpladePooler"
         )
 
     def clone(self) -> Encoder:
@@ -185,6 +185,18 @@ class Embedder(NamedTuple):
     pooler: Pooler
     head: nn.Module | None = None
     chunk_tokens: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of features of the pooler's vectors, before the head."""
+        if self.pooler.reads_token_logits:
+            return self.encoder.vocabulary_size
+        return self.pooler.width(self.encoder.features)
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if the vectors are weights of the tokens of the vocabulary, most of which are 0."""
+        return self.pooler.reads_token_logits and self.head is None
 
     def groups(self, batch: Batch) -> list[RowGroup]:
         """Splits a batch by the encoder's layout and the bound on tokens, long rows first.
@@ -240,6 +252,8 @@ class Embedder(NamedTuple):
         readable = (
             blocks if batch.unpooled is None or self.encoder.pools else mask_unpooled(blocks, batch.unpooled)
         )
+        if self.pooler.reads_token_logits:
+            readable = [replace(block, token_logits=self.encoder.token_logits) for block in readable]
         pooled = _pooled(self.pooler, readable, group.rows)
         if template_of is not None:
             pooled = (

@@ -291,7 +291,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
     if type(architecture) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise InvalidValueError(
             f"MaskedLM: expected an architecture with a masked-language-model head, got "
-            f"{architecture.model_type}; use another encoder, or remove MaskedLM"
+            f"{architecture.model_type}; use another encoder, or remove MaskedLM and SpladePooler"
         )
     if name is None:
         with silence_transformers(), read_errors_as(_ARCHITECTURE, _CORRECT):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
 from inspect import signature
 from pathlib import Path
 from threading import get_ident
@@ -135,17 +135,21 @@ class TokenHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns the logits of all tokens of the vocabulary for token vectors, (M, D) -> (M, V)."""
-        encoder = self.masked_lm.base_model
-
-        def given(*_: object, **__: object) -> BaseModelOutput:
-            return BaseModelOutput(last_hidden_state=hidden.unsqueeze(0))
-
-        encoder.forward = given  # called by the head's own code
-        try:
-            scores: Tensor = self.masked_lm(inputs_embeds=hidden.unsqueeze(0)).logits
-        finally:
-            del encoder.forward
+        head = copy(self.masked_lm)  # other threads may run the encoder
+        vars(head)["_modules"] = {**head._modules, head.base_model_prefix: _Given(hidden.unsqueeze(0))}
+        scores: Tensor = head(inputs_embeds=hidden.unsqueeze(0)).logits
         return scores.squeeze(0)
+
+
+class _Given(nn.Module):
+    """Takes the place of the encoder of a masked language model, and returns token vectors."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self._hidden = hidden
+
+    def forward(self, *_: object, **__: object) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=self._hidden)
 
 
 class TransformerEncoder(Encoder):

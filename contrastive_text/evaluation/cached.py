@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.several_poolers import encode_with_models
+from contrastive_text.inference.sparse import SparseVectors, csr_of, is_sparse, join_rows
 
 _T = TypeVar("_T")
 EvaluatedPrecision: TypeAlias = Literal["float32", "binary", "int8"]
@@ -98,13 +99,15 @@ class CachedEncoder:
         self.batch_size = batch_size
         self.show_progress_bar = show_progress_bar
         self.precision = one_of("precision", precision, EvaluatedPrecision)
+        if precision != "float32":
+            model.require_dense("precision")
         self._ranges: Tensor | None = None
         self.encoded = 0
         self.truncated = 0
         self.truncated_earlier = 0
         self._same_network = [self]
         self._rows: dict[bytes, int] = {}
-        self._blocks: list[npt.NDArray[np.float32]] = []
+        self._blocks: list[npt.NDArray[np.float32] | SparseVectors] = []
         for path in () if self.folder is None else _files(self.folder):
             try:
                 keys, vectors, truncated = _read(path, model)
@@ -158,7 +161,24 @@ class CachedEncoder:
 
         Raises:
             TypeError: An item is not a text.
+            ValueError: The model's vectors are sparse.
         """
+        self.model.require_dense("evaluate")
+        keys = self._encode_new(texts, prompt_name, kind)
+        if not self._blocks:
+            return torch.as_tensor(self.model.encode([]))
+        if len(self._blocks) > 1:
+            self._blocks = [np.concatenate(self._blocks)]
+        return self._quantize(torch.from_numpy(self._blocks[0][[self._rows[key] for key in keys]]))
+
+    def sparse(self, texts: Sequence[str], prompt_name: str | None, kind: Kind | None) -> SparseVectors:
+        """Returns the vectors of texts of a model with sparse vectors, (N, V); see ``__call__``."""
+        keys = self._encode_new(texts, prompt_name, kind)
+        self._blocks = [join_rows(self._blocks, self.model.features)]
+        return self._blocks[0][[self._rows[key] for key in keys]]
+
+    def _encode_new(self, texts: Sequence[str], prompt_name: str | None, kind: Kind | None) -> list[bytes]:
+        """Encodes the texts that have no vector yet. Returns the key of each text."""
         prompts = self.model.prompts
         prompt = None if prompt_name is None else prompts.for_kind(prompt_name)
         prompt = None if prompt == prompts.text() else prompt
@@ -167,11 +187,7 @@ class CachedEncoder:
         new_texts = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows}
         if new_texts:
             self._encode(list(new_texts), list(new_texts.values()), prompt, side)
-        if not self._blocks:
-            return torch.as_tensor(self.model.encode([]))
-        if len(self._blocks) > 1:
-            self._blocks = [np.concatenate(self._blocks)]
-        return self._quantize(torch.from_numpy(self._blocks[0][[self._rows[key] for key in keys]]))
+        return keys
 
     def _quantize(self, vectors: Tensor) -> Tensor:
         """Returns the values of vectors in the encoder's precision."""
@@ -185,6 +201,11 @@ class CachedEncoder:
 
     def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None, kind: Kind | None) -> None:
         """Encodes new texts, and adds their vectors to all encoders that have none of the texts."""
+        if self.model.is_sparse:
+            options = {"batch_size": self.batch_size, "show_progress_bar": self.show_progress_bar}
+            rows: SparseVectors = self.model.encode(texts, prompt=prompt, kind=kind, **options)
+            self._add_new(keys, rows, self.model.truncated)
+            return
         new = [
             encoder
             for encoder in self._same_network
@@ -198,7 +219,9 @@ class CachedEncoder:
         for encoder, block in zip(encoders, vectors, strict=True):
             encoder._add_new(keys, block.numpy(), truncated)
 
-    def _add_new(self, keys: list[bytes], vectors: npt.NDArray[np.float32], truncated: int) -> None:
+    def _add_new(
+        self, keys: list[bytes], vectors: npt.NDArray[np.float32] | SparseVectors, truncated: int
+    ) -> None:
         """Adds vectors of new texts to the cache in memory and to the folder."""
         self.encoded += len(keys)
         self.truncated += truncated
@@ -206,15 +229,27 @@ class CachedEncoder:
         self._add(digests, vectors)
         if self.folder is not None:
             metadata = {_TRUNCATED: str(truncated), _MODEL: self.model.identity}
-            content = save({"keys": digests, "vectors": np.ascontiguousarray(vectors)}, metadata)
+            content = save({"keys": digests, **_arrays(vectors)}, metadata)
             with atomic_file(self.folder / f"{_digest(content)}.safetensors") as file:
                 file.write(content)
 
-    def _add(self, keys: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32]) -> None:
-        start = sum(map(len, self._blocks))
+    def _add(self, keys: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32] | SparseVectors) -> None:
+        start = sum(block.shape[0] for block in self._blocks)
         for row, key in enumerate(keys):
             self._rows.setdefault(key.tobytes(), start + row)
         self._blocks.append(vectors)
+
+
+_CSR = ("data", "indices", "indptr", "shape")
+"""Names of the arrays of sparse vectors in a stored file."""
+
+
+def _arrays(vectors: npt.NDArray[np.float32] | SparseVectors) -> dict[str, npt.NDArray[Any]]:  # Any: of any type
+    """Returns the arrays that store dense or sparse vectors, by name."""
+    if is_sparse(vectors):
+        parts = (vectors.data, vectors.indices, vectors.indptr, np.array(vectors.shape))
+        return dict(zip(_CSR, parts, strict=True))
+    return {"vectors": np.ascontiguousarray(vectors)}
 
 
 def _key(text: str, place: int, prompt: str | None, kind: Kind | None) -> bytes:
@@ -242,12 +277,19 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.safetensors") if path.is_file())
 
 
-def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
+def _read(
+    path: Path, model: SentenceEncoder
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32] | SparseVectors, int]:
     """Reads a stored file of vectors. Returns its keys, its vectors and its number of truncated texts."""
     if is_changed(path):
         raise InvalidValueError("changed since it was written")
     with safe_open(path, framework="numpy") as file:
-        metadata, keys, vectors = file.metadata(), file.get_tensor("keys"), file.get_tensor("vectors")
+        metadata, keys = file.metadata(), file.get_tensor("keys")
+        if model.is_sparse:
+            data, indices, indptr, shape = map(file.get_tensor, _CSR)
+            vectors: SparseVectors = csr_of(data, indices, indptr, tuple(shape.tolist()))
+        else:
+            vectors = file.get_tensor("vectors")
     if metadata[_MODEL] != model.identity:
         raise InvalidValueError("of another model")
     return keys, vectors, int(metadata[_TRUNCATED])

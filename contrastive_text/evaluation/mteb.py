@@ -90,6 +90,7 @@ class MTEBModel:
             texts += batch["text"]
         kind = None if prompt_type is None else kind_of(str(prompt_type.value))
         name = self.model.prompts.name_of(kind, task_metadata.name, task_metadata.type)
+        self.model.require_dense("MTEBModel")
         return self.model.encode(
             texts, prompt_name=name, kind=kind, batch_size=batch_size, show_progress_bar=show_progress_bar
         )

@@ -1,4 +1,4 @@
-"""Evaluation of retrieval: ranks the documents of a corpus for each query by cosine."""
+"""Evaluation of retrieval: ranks the documents of a corpus for each query by cosine, or by sparse vectors."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.inference.head_models import Reranker
 from contrastive_text.inference.mining_run import warn_truncated
 from contrastive_text.inference.search import rank_documents, retrieval_scores
+from contrastive_text.inference.sparse import comparable
 from contrastive_text.metrics import RETRIEVAL_METRICS, ranking_scores
 
 
@@ -136,13 +137,18 @@ def retrieval_figures(
         rerank: Second stage, which orders the first documents again; None for the model's ranking.
     """
     texts: dict[Kind, Sequence[str]] = {QUERY: data.queries, DOCUMENT: data.documents}
+    model, read = embed.model, embed.sparse if embed.model.is_sparse else embed
     queries, documents = (
-        embed(texts[kind], embed.model.prompts.name_of(kind, task, "Retrieval") or kind, kind) for kind in texts
+        read(texts[kind], model.prompts.name_of(kind, task, "Retrieval") or kind, kind) for kind in texts
     )
+    if model.is_sparse:
+        queries, documents = (comparable(model.similarity_fn_name, rows) for rows in (queries, documents))
+    else:
+        queries = queries.to(model.device)
     if rerank is None:
-        return retrieval_scores(data, queries.to(embed.model.device), documents)
+        return retrieval_scores(data, queries, documents)
     depth = max(rerank.top_k, *(int(name.rpartition("@")[2]) for name in RETRIEVAL_METRICS))
-    ranked = rank_documents(queries.to(embed.model.device), documents, depth, data.own_documents).cpu()
+    ranked = rank_documents(queries, documents, depth, data.own_documents).cpu()
     return ranking_scores(rerank(data, ranked), data.relevance)
 
 

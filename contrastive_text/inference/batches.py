@@ -59,6 +59,7 @@ class BatchEncoder:
         self.column = column
         self.output = output
         self.model = SentenceEncoder.from_pretrained(model, dtype=dtype)
+        self.model.require_dense("BatchEncoder.model")
         self._empty = self.model.encode(
             [],
             truncate_dim=self.encoding.truncate_dim,

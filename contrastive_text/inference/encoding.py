@@ -30,6 +30,7 @@ from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.device_pool import check_devices, map_on_devices
 from contrastive_text.inference.quantization import Precision, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
+from contrastive_text.inference.sparse import SparseVectors, join_rows, to_csr
 from contrastive_text.inference.vector_files import Array
 
 Vectors: TypeAlias = Tensor | Array
@@ -118,12 +119,8 @@ class Encoding:
         if self.kind is not None:
             one_of("encode.kind", self.kind, Kind)
 
-    def check_for_tokens(self) -> None:
-        """Checks that no option is given that token vectors can't have.
-
-        Raises:
-            ValueError: Such an option is given.
-        """
+    def check_unchanged(self, kind: str, *names: str) -> None:
+        """Checks that options which a kind of vectors can't have are unchanged: ``names``, and those below."""
         for name, value, default in (
             ("normalize_embeddings", self.normalize_embeddings, False),
             ("truncate_dim", self.truncate_dim, None),
@@ -131,12 +128,10 @@ class Encoding:
             ("ranges", self.ranges, None),
             ("device", self.devices, None),
         ):
-            if value is not default and (
-                default is None or value != default
-            ):  # arrays have no single truth value
+            is_changed = value is not default and (default is None or value != default)  # arrays have no truth
+            if is_changed and name in ("precision", "ranges", "device", *names):
                 raise InvalidValueError(
-                    f"encode.{name}: expected {default!r} with output_value='token_embeddings', got {value!r}; "
-                    "remove one of them"
+                    f"encode.{name}: expected {default!r} with {kind}, got {value!r}; remove one of them"
                 )
 
     def resolve_prompt(self, prompts: Prompts) -> str:
@@ -286,6 +281,21 @@ class BlockEncoder:
         self._check(torch.stack([tokens.abs().amax(dim=0) for tokens in vectors]), block)
         return vectors, truncated
 
+    def encode_sparse(self, block: TextBlock, advance: Callable[[int], object]) -> tuple[SparseVectors, int]:
+        """Encodes a block of texts to sparse vectors, (n, V), batch by batch; see ``encode_tokens``."""
+        with shared_network(self.model) as network:
+
+            def compute(batch: Batch) -> SparseVectors:
+                vectors = network(batch)
+                if self.encoding.normalize_embeddings:
+                    vectors = nn.functional.normalize(vectors, dim=-1)
+                return to_csr(vectors)
+
+            parts, order, truncated = self._encode(network, compute, self.tokenize(block), block, advance)
+        rows = join_rows(parts, 0)[torch.tensor(order).argsort().numpy()]
+        self._check(torch.from_numpy(rows.sum(axis=1)).unsqueeze(1), block)
+        return rows, truncated
+
     @torch.no_grad()  # inference mode would keep the vectors out of training
     def _encode(
         self,
@@ -369,19 +379,26 @@ def encode_text_blocks(
                 yield block.vectors
 
 
-def encode_texts_to_tokens(
-    work: BlockEncoder, sentences: Iterable[str], show_progress_bar: bool, count: Callable[[int], object]
-) -> list[Tensor]:
-    """Returns the token vectors of each text, (L, D). Arguments are those of ``encode_text_blocks``."""
-    vectors: list[Tensor] = []
+def encode_whole(
+    encode: Callable[[TextBlock, Callable[[int], object]], tuple[_Encoded, int]],
+    work: BlockEncoder,
+    sentences: Iterable[str],
+    show_progress_bar: bool,
+    count: Callable[[int], object],
+) -> list[_Encoded]:
+    """Returns the results of ``encode_tokens`` or ``encode_sparse`` of ``work`` for each block of texts.
+
+    The other arguments are those of ``encode_text_blocks``.
+    """
+    results: list[_Encoded] = []
     truncated = 0
     with progress_bar(sentences, show_progress_bar) as advance:
         for block in text_blocks(sentences, work.encoding.block_size):
-            block_vectors, block_truncated = work.encode_tokens(block, advance)
-            vectors += block_vectors
+            result, block_truncated = encode(block, advance)
+            results.append(result)
             truncated += block_truncated
     count(truncated)
-    return vectors
+    return results
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -13,10 +13,15 @@ from torch import Tensor, nn
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind, Prompts
+from contrastive_text.encoders import Encoder
 from contrastive_text.inference.encoding import Device, Vectors
 from contrastive_text.inference.quantization import Precision
 from contrastive_text.inference.search import SimilarityName, pair_similarities, similarities
+from contrastive_text.inference.sparse import SparseVectors, comparable, is_sparse, token_weights
 from contrastive_text.inference.vector_files import Array
+
+AnyVectors: TypeAlias = Vectors | SparseVectors
+"""Vectors of texts, dense or sparse."""
 
 
 class TextOptions(TypedDict, total=False):
@@ -105,6 +110,7 @@ class FamiliarNames(nn.Module):
     change it.
     """
 
+    encoder: Encoder
     prompts: Prompts
     query_length: int | None
     document_length: int | None
@@ -156,19 +162,71 @@ class FamiliarNames(nn.Module):
         lengths = {} if length is None else {"max_length": length}
         return lengths | self.prompts.options(kind, options)
 
-    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
+    def similarity(self, embeddings1: AnyVectors, embeddings2: AnyVectors) -> Tensor:
         """Returns the similarity matrix of two sets of vectors, (A, D) and (B, D) -> (A, B).
 
-        The similarity is ``similarity_fn_name``, by default the cosine.
+        The similarity is ``similarity_fn_name``, by default the cosine. Sparse vectors are those of ``encode``.
         """
+        if is_sparse(embeddings1) or is_sparse(embeddings2):
+            first, second = (comparable(self.similarity_fn_name, each) for each in (embeddings1, embeddings2))
+            return torch.from_numpy((first @ second.T).toarray())
         rows, columns = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
         rows, columns = rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1])
         return similarities(self.similarity_fn_name, rows, columns)
 
-    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
+    def similarity_pairwise(self, embeddings1: AnyVectors, embeddings2: AnyVectors) -> Tensor:
         """Returns the similarity of each pair of rows with the same index, (N, D) and (N, D) -> (N,)."""
+        if is_sparse(embeddings1) or is_sparse(embeddings2):
+            first, second = (comparable(self.similarity_fn_name, each) for each in (embeddings1, embeddings2))
+            return torch.from_numpy((first * second).sum(axis=1))
         first, second = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
         return pair_similarities(self.similarity_fn_name, first, second)
+
+    def decode(self, embeddings: SparseVectors, top_k: int | None = None) -> list[dict[str, float]]:
+        """Returns the tokens of each text with their weights, the largest weight first.
+
+        Args:
+            embeddings: Sparse vectors of N texts, from ``encode``.
+            top_k: Number of tokens per text; None for all tokens with a weight.
+
+        Raises:
+            ValueError: The vectors are dense.
+
+        Example:
+            >>> model.decode(model.encode("a bird sings"), top_k=2)  # doctest: +SKIP
+            [{'bird': 1.9, 'sing': 1.6}]
+        """
+        if not is_sparse(embeddings):
+            raise InvalidValueError(
+                f"decode: expected sparse vectors of encode, got {type(embeddings).__name__}; use a model with "
+                "SpladePooler"
+            )
+        tokenizer = self.encoder.tokenizer
+        assert tokenizer is not None
+        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        # A network may have more rows than the tokenizer has tokens.
+        names += [f"[{number}]" for number in range(len(names), embeddings.shape[1])]
+        return list(token_weights(embeddings, names, top_k))
+
+    def require_dense(self, where: str) -> None:
+        """Checks that the model's vectors are dense.
+
+        Args:
+            where: Beginning of the error: what reads dense vectors.
+
+        Raises:
+            ValueError: The vectors are sparse.
+        """
+        if self.is_sparse:
+            raise InvalidValueError(
+                f"{where}: expected a model with dense vectors, got sparse vectors of {self.features:,} tokens; "
+                "use encode and search in Python, the command search, or evaluate --suite retrieval"
+            )
+
+    @property
+    @abstractmethod
+    def is_sparse(self) -> bool:
+        """True if a vector has a weight for each token of the vocabulary, most of which are 0 (SPLADE)."""
 
     @property
     def max_seq_length(self) -> int | None:

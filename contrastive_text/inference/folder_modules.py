@@ -40,6 +40,7 @@ from contrastive_text.poolers import (
     MeanPooler,
     MeanSqrtLengthPooler,
     Pooler,
+    SpladePooler,
     WeightedMeanPooler,
 )
 
@@ -49,11 +50,11 @@ TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 """Name of the file with the settings of the network."""
 _OLDER = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _NAMES = (TRANSFORMER_SETTINGS, *(f"sentence_{kind}_config.json" for kind in _OLDER))
-_TASK = "feature-extraction"
-_TEXT = {
-    "method": ("forward", ["forward"]),
-    "method_output_name": ("last_hidden_state", ["last_hidden_state"]),
-}
+FEATURE_EXTRACTION, FILL_MASK = "feature-extraction", "fill-mask"
+_OUTPUTS = {FEATURE_EXTRACTION: "last_hidden_state", FILL_MASK: "logits"}
+"""Task of a transformer in sentence-transformers -> its output. The second task is that of ``SpladePooling``."""
+_SPLADE = {"pooling_strategy": ("max",), "activation_function": ("relu",)}
+"""Settings of ``SpladePooling`` that this library supports."""
 _CALLER_ARGUMENTS = {"trust_remote_code", "token", "cache_dir", "revision", "subfolder", "local_files_only"}
 """Arguments of ``from_pretrained`` that only a caller can set: sentence-transformers ignores them in a folder."""
 _NETWORK_ARGUMENTS = {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"}
@@ -118,19 +119,28 @@ class TransformerSettings(NamedTuple):
     document_length: int | None = None
 
 
-def read_transformer_settings(folder: Path) -> TransformerSettings:
+def read_transformer_settings(
+    folder: Path, tasks: Sequence[str | None] = (FEATURE_EXTRACTION, None)
+) -> TransformerSettings:
     """Reads the settings of a folder's network from the first settings file that isn't empty.
+
+    Args:
+        folder: Folder of the network.
+        tasks: Values that ``transformer_task`` may have, the usual one first; None if it may be missing.
 
     Raises:
         ValueError: A key would give other vectors in sentence-transformers than in this library.
     """
     records = (Record.read(path, MANIFEST_ADVICE) for path in map(folder.joinpath, _NAMES) if path.exists())
     record = next((record for record in records if record.values), Record({}, str(folder), MANIFEST_ADVICE))
-    _check_values(record, transformer_task=(_TASK, None), query_expansion=(None,), tokenizer_name_or_path=(None,))
+    _check_values(record, required=None not in tasks, transformer_task=tuple(tasks))
+    _check_values(record, query_expansion=(None,), tokenizer_name_or_path=(None,))
     if "modality_config" in record:  # texts enter unchanged, and the output is the last layer's vectors
         config = record.record("modality_config")
         _check_values(config, message=(None,))  # a chat template around texts
-        _check_values(config.record("text"), required=True, **_TEXT)
+        output = _OUTPUTS[tasks[0] or FEATURE_EXTRACTION]
+        text = {"method": ("forward", ["forward"]), "method_output_name": (output, [output])}
+        _check_values(config.record("text"), required=True, **text)
         _check_values(record, required=True, module_output_name=("token_embeddings",))
     length = record.integer("max_seq_length", None, least=1)
     for key, names in _ARGUMENTS.items():
@@ -250,13 +260,19 @@ def read_static(folder: Path) -> tuple[StaticEncoder, int | None, TransformerSet
     return encoder, encoder.truncation, TransformerSettings(encoder.truncation)
 
 
-def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, TransformerSettings]:
+def read_network(
+    folder: Path, tasks: Sequence[str | None] = (FEATURE_EXTRACTION, None)
+) -> tuple[TransformerEncoder, int | None, TransformerSettings]:
     """Reads the network of a model folder. Returns encoder, longest text in tokens (or None), and settings.
+
+    Args:
+        folder: Folder of the network.
+        tasks: See ``read_transformer_settings``.
 
     Raises:
         ValueError: The folder has no tokenizer, is damaged, or has a setting that this library doesn't support.
     """
-    settings = read_transformer_settings(folder)
+    settings = read_transformer_settings(folder, tasks)
     encoder = TransformerEncoder(str(folder))
     tokenizer = encoder.tokenizer
     assert tokenizer is not None, "an encoder of a folder has its tokenizer"
@@ -304,7 +320,15 @@ def is_loadable_elsewhere(parts: ModelParts) -> bool:
         )
     if isinstance(encoder, StaticEncoder):  # a ``StaticEmbedding`` gives means
         return type(parts.pooler) is MeanPooler and parts.prompts.is_plain and parts.prompts.pooled
-    return parts.pooler is not None and bool(_modes(parts.pooler)) and parts.prompts.is_plain
+    has_modes = parts.pooler is not None and bool(_modes(parts.pooler))
+    return (has_modes and parts.prompts.is_plain) or is_sparse_elsewhere(parts)
+
+
+def is_sparse_elsewhere(parts: ModelParts) -> bool:
+    """Returns True if a model is a ``SparseEncoder`` of sentence-transformers."""
+    has_layers = parts.head is not None or parts.normalize
+    is_plain = parts.prompts.is_plain and parts.prompts.pooled
+    return type(parts.pooler) is SpladePooler and is_plain and not has_layers
 
 
 def _modes(pooler: Pooler) -> list[str]:
@@ -325,6 +349,10 @@ def write_pooler(folder: Path, parts: ModelParts) -> str | None:
         spec = part_spec(parts.pooler, "pooler")
         write_json(folder / "config.json", prompt_flag | spec["init_args"])
         return str(spec["class_path"])
+    if is_sparse_elsewhere(parts):
+        settings = {name: values[0] for name, values in _SPLADE.items()}
+        write_json(folder / "config.json", settings | {_FEATURES[1]: parts.encoder.vocabulary_size})
+        return None
     modes = _modes(parts.pooler)
     config: dict[str, object] = {_FEATURES[0]: parts.encoder.features, "pooling_mode": modes}
     if modes == [mode for mode in _POOLERS if mode in modes]:  # the only order of older versions
@@ -350,6 +378,9 @@ def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
         return MeanPooler(), True
     config = read_record(folder / "config.json")
     pooled = config.flag(_INCLUDE_PROMPT, True)
+    if class_path.startswith("sentence_transformers.sparse_encoder."):
+        _check_values(config, **_SPLADE)
+        return SpladePooler(), True
     if class_path.startswith("sentence_transformers."):
         return _pooler_of_modes(config), pooled
     arguments = {name: value for name, value in config.values.items() if name != _INCLUDE_PROMPT}

@@ -35,6 +35,7 @@ class ModelCard:
     Args:
         description: Description of the model, in one or two sentences of Markdown.
         in_sentence_transformers: Whether sentence-transformers can load the model.
+        is_sparse: Whether the vectors are sparse.
         has_query_prompts: Whether the model has a prompt for queries or for documents.
         base: Name of the base model on the hub; None if it isn't known to be there.
         facts: Name -> fact about the training.
@@ -58,6 +59,7 @@ class ModelCard:
 
     description: str
     in_sentence_transformers: bool
+    is_sparse: bool = False
     has_query_prompts: bool = False
     base: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -79,9 +81,8 @@ class ModelCard:
         table = [self.score_description, "", "| figure | value |", "| --- | --- |", *scores]
         facts = [f"| {_cell(name)} | {_cell(fact)} |" for name, fact in self.facts.items()]
         encode = _ENCODE_QUERIES if self.has_query_prompts else _ENCODE
-        theirs = (
-            f"{_THEIRS}vectors:\n\n{_example('sentence_transformers', 'SentenceTransformer', 'model', encode)}"
-        )
+        their_class = "SparseEncoder" if self.is_sparse else "SentenceTransformer"
+        theirs = f"{_THEIRS}vectors:\n\n{_example('sentence_transformers', their_class, 'model', encode)}"
         ours = _example("contrastive_text", "SentenceEncoder.from_pretrained", "model", encode)
         examples = self.examples or f"{ours}\n\n{theirs}"
         entries = [f"```bibtex\n{entry.strip()}\n```" for entry in self.citations]

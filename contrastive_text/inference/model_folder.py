@@ -21,11 +21,17 @@ from contrastive_text.core.storage.manifests import (
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER
 from contrastive_text.data.prompts import DOCUMENT, QUERY, Prompts
-from contrastive_text.inference.folder_modules import ELSEWHERE, read_static_settings, read_transformer_settings
+from contrastive_text.inference.folder_modules import (
+    ELSEWHERE,
+    is_sparse_elsewhere,
+    read_static_settings,
+    read_transformer_settings,
+)
 from contrastive_text.inference.head_files import TaskHead
 from contrastive_text.inference.model_card import read_card, write_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.module_lists import (
+    SPLADE,
     STATIC,
     TRANSFORMER,
     Module,
@@ -33,6 +39,7 @@ from contrastive_text.inference.module_lists import (
     read_encoder,
     read_layers_of,
     read_modules,
+    tasks_of,
     write_modules,
 )
 from contrastive_text.inference.search import SimilarityName
@@ -44,7 +51,8 @@ _TEMPLATES = "contrastive_text_prompts"
 """Key in a model folder's settings for prompts that sentence-transformers doesn't support."""
 _OPTIONS = {"apart": False, "counted": True}
 """Options of ``Prompts`` under the key ``_TEMPLATES`` -> their defaults."""
-_MODEL_TYPE = "SentenceTransformer"
+_MODEL_TYPE, _SPARSE_TYPE = "SentenceTransformer", "SparseEncoder"
+"""Names of classes of models in sentence-transformers. The second computes sparse vectors."""
 
 
 def local_folder(model_name_or_path: str) -> Path:
@@ -141,7 +149,8 @@ def _model_settings(parts: ModelParts) -> dict[str, object]:
         prompts = {_TEMPLATES: prompts | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
     prompts = prompts if parts.prompts.named else {}
     truncation = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
-    return {"similarity_fn_name": parts.similarity_fn_name} | prompts | truncation
+    model_type = {"model_type": _SPARSE_TYPE} if is_sparse_elsewhere(parts) else {}
+    return {"similarity_fn_name": parts.similarity_fn_name} | model_type | prompts | truncation
 
 
 class FolderParts(NamedTuple):
@@ -174,11 +183,15 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
     if len(modules) < 2:
         return None
     layers, settings, (kind, _, place) = read_layers_of(modules), _read_settings(folder), modules[0]
+    is_sparse = settings.values.get("model_type") == _SPARSE_TYPE
+    if is_sparse is not (modules[1].kind == SPLADE):
+        expected = f"{_SPARSE_TYPE} exactly with a SpladePooling"
+        raise settings.refusal(expected, settings.values.get("model_type"), "model_type", ELSEWHERE)
     inference: dict[str, int | str | None] = {}
     if kind == STATIC:
         inference = dict(read_static_settings(place)._asdict())
     elif kind == TRANSFORMER:
-        inference = dict(read_transformer_settings(place)._asdict())
+        inference = dict(read_transformer_settings(place, tasks_of(modules))._asdict())
         inference["max_length"] = inference["max_length"] or _tokenizer_limit(place)
     if (similarity := _similarity(settings)) != "cosine":
         inference["similarity_fn_name"] = similarity
@@ -193,7 +206,8 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
 
 
 def _similarity(settings: Record) -> SimilarityName:
-    name = settings.text("similarity_fn_name", "cosine")
+    usual = "dot" if settings.values.get("model_type") == _SPARSE_TYPE else "cosine"
+    name = settings.text("similarity_fn_name", usual)
     return one_of(f"{settings.where}: similarity_fn_name", name, SimilarityName)  # type: ignore[arg-type]  # checked
 
 
@@ -215,7 +229,7 @@ def read_folder(folder: Path) -> ModelParts:
     settings, start = _read_settings(folder), read_folder_parts(folder)
     encoder, max_length, network = read_encoder(modules)  # last, because it takes longest
     if start is not None:
-        check_widths(start.pooler, start.layers, encoder.features, folder)
+        check_widths(start.pooler, start.layers, encoder, folder)
     return ModelParts(
         encoder=encoder,
         pooler=None if start is None else start.pooler,
@@ -234,8 +248,10 @@ def read_folder(folder: Path) -> ModelParts:
 def _read_settings(folder: Path) -> Record:
     """Reads the settings of a whole model; empty if the folder has none."""
     settings = Record.read(folder / SETTINGS, MANIFEST_ADVICE, required=False)
-    if (model_type := settings.text("model_type", _MODEL_TYPE)) != _MODEL_TYPE:
-        raise settings.refusal(repr(_MODEL_TYPE), model_type, "model_type", ELSEWHERE)
+    if (model_type := settings.text("model_type", _MODEL_TYPE)) not in (_MODEL_TYPE, _SPARSE_TYPE):
+        raise settings.refusal(f"{_MODEL_TYPE} or {_SPARSE_TYPE}", model_type, "model_type", ELSEWHERE)
+    if settings.values.get("max_active_dims") is not None:
+        raise settings.refusal("null", settings.values["max_active_dims"], "max_active_dims", ELSEWHERE)
     return settings
 
 

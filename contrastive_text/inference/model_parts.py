@@ -20,7 +20,7 @@ from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.asymmetric import SavedEncoder, require_transformer
 from contrastive_text.encoders.base import check_template_bias
 from contrastive_text.encoders.loading import load_pooler
@@ -91,6 +91,11 @@ class ModelParts:
             ValueError: The backend is unknown, or it can't compute in ``dtype``.
         """
         if backend != "torch":
+            if self.pooler is not None and self.pooler.reads_token_logits:
+                raise InvalidValueError(
+                    f"backend: expected torch for {pooler_name(self.pooler)}, which needs the head of the "
+                    f"network, got {backend!r}; remove it"
+                )
             runtime = RuntimeEncoder(require_transformer(self.encoder, "backend"), backend, dtype)
             if self.pooler is not None:
                 runtime.open_runtime(self.pooler.layers)  # prepares the graph before the first text
@@ -134,9 +139,33 @@ class ModelParts:
         digest.update(json.dumps([limits, list(map(str, layers)), vocabulary, network]).encode())
         parts = {"encoder": self.encoder, "pooler": self.pooler, "head": nn.Sequential(*layers)}
         weights = nn.ModuleDict(parts).state_dict()
-        unused = "encoder.token_head."  # vectors don't depend on it
-        add_weights(digest, {name: weights[name] for name in weights if not name.startswith(unused)})
+        is_read = self.pooler.reads_token_logits
+        names = [name for name in weights if is_read or not name.startswith("encoder.token_head.")]
+        add_weights(digest, {name: weights[name] for name in names})
         return digest.hexdigest()
+
+
+def require_token_head(encoder: Encoder, pooler: Pooler) -> None:
+    """Builds the masked-language-model head that a pooler reads, unless the encoder has it already.
+
+    Raises:
+        ValueError: The architecture has no such head, or the folder has no weights of it.
+    """
+    if not pooler.reads_token_logits:
+        return
+    network = require_transformer(encoder, pooler_name(pooler))
+    if network.token_head is not None:
+        return
+    network.build_token_head()
+    assert network.token_head is not None
+    if network.model_name_or_path is not None and not network.token_head.pretrained:
+        network.token_head = None
+        raise InvalidValueError(
+            f"{network.model_name_or_path}: expected the weights of a masked-language-model head for "
+            f"{pooler_name(pooler)}, got a folder without them, so that they would be random; give "
+            "another model or pooler"
+        )
+    network.token_head.to(next(network.model.parameters())).train(network.model.training)
 
 
 def build_pooler(pooler: Pooler | str) -> Pooler:

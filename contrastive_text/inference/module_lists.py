@@ -12,13 +12,16 @@ from torch import nn
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import read_json, records, resolve_inside, write_json
-from contrastive_text.encoders import AsymmetricEncoder, StaticEncoder
+from contrastive_text.encoders import AsymmetricEncoder, Embedder, Encoder, StaticEncoder
 from contrastive_text.encoders.asymmetric import SIDES, SavedEncoder, Side
 from contrastive_text.heads import StackHead, UnitLength, describe_stack
 from contrastive_text.inference.folder_modules import (
     ELSEWHERE,
+    FEATURE_EXTRACTION,
+    FILL_MASK,
     TransformerSettings,
     is_loadable_elsewhere,
+    is_sparse_elsewhere,
     read_network,
     read_pooler,
     read_record,
@@ -31,12 +34,17 @@ from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.poolers import Pooler
 
 _MODELS = "sentence_transformers.models"
+_SPARSE_MODELS = "sentence_transformers.sparse_encoder.models"
 _THEIRS = re.compile(
-    r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\.(?:\w+\.)?(\w+)"
+    r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules|sparse_encoder\.(?:models|modules))"
+    r"\.(?:\w+\.)?(\w+)"
 )
 """Regular expression of the class path of a module of sentence-transformers, in older and newer versions."""
 TRANSFORMER, _POOLING, STATIC, ROUTER = "Transformer", "Pooling", "StaticEmbedding", "Router"
 """Class names of modules in sentence-transformers. The last two give a vector per text, without a pooler."""
+_MLM, SPLADE = "MLMTransformer", "SpladePooling"
+"""Class names of the network and the pooler of a ``SparseEncoder`` of sentence-transformers."""
+_NETWORKS = (TRANSFORMER, STATIC, ROUTER, _MLM)
 _ROUTES = "router_config.json"
 """Name of the file with the routes of a ``Router``, in its folder."""
 _MOST_MODULES = 100
@@ -94,7 +102,7 @@ def read_modules(folder: Path) -> list[Module]:
             raise module.refusal("a name that no other module has", name, "name")
         names.add(name)
         place = resolve_inside(folder, module.text("path"), str(path))
-        kind = _kind(f"{module.where}: type", class_path, (TRANSFORMER, STATIC, ROUTER) if number == 0 else ())
+        kind = _kind(f"{module.where}: type", class_path, _NETWORKS if number == 0 else ())
         modules.append(Module(kind, class_path, place))
     return _with_pooler(modules, path)
 
@@ -109,11 +117,15 @@ def _with_pooler(modules: list[Module], path: Path) -> list[Module]:
             f"{path}: expected no {_POOLING} of sentence-transformers after {first}, which gives a vector per "
             f"text, got {modules[1].class_path}; remove it"
         )
+    if first == _MLM and second == SPLADE:
+        modules[0] = modules[0]._replace(kind=TRANSFORMER)
     kinds = [TRANSFORMER if module.kind in (STATIC, ROUTER) else module.kind for module in modules]
+    kinds[1:2] = [_POOLING if kind == SPLADE and first in (TRANSFORMER, _MLM) else kind for kind in kinds[1:2]]
     expected = [*(TRANSFORMER, _POOLING)[: len(kinds)], *kinds[2:]]
     if kinds != expected or not kinds or not all(kind in KINDS for kind in kinds[2:]):
         raise InvalidValueError(
-            f"{path}: expected a Transformer, then a Pooling or a pooler of yours, and then {', '.join(KINDS)} "
+            f"{path}: expected a Transformer, then a Pooling or a pooler of yours (an MLMTransformer, then a "
+            f"SpladePooling), and then {', '.join(KINDS)} "
             f"in any order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; {ELSEWHERE}"
         )
     return modules
@@ -130,10 +142,10 @@ def _kind(where: str, class_path: str, first: Sequence[str]) -> str:
         first: Kinds of the first module of a list; empty for a later module.
     """
     match = _THEIRS.fullmatch(class_path)
-    if match is not None and match[1] in (first or (_POOLING, *KINDS)):
+    if match is not None and match[1] in (first or (_POOLING, SPLADE, *KINDS)):
         return match[1]
     if first or class_path.startswith("sentence_transformers."):
-        names = ", ".join((TRANSFORMER, _POOLING, STATIC, ROUTER, *KINDS))
+        names = ", ".join((*_NETWORKS, _POOLING, SPLADE, *KINDS))
         raise InvalidValueError(
             f"{where}: expected a class of sentence-transformers of {names}, got {class_path}; {ELSEWHERE}"
         )
@@ -159,19 +171,26 @@ def read_encoder(modules: Sequence[Module]) -> tuple[SavedEncoder, int | None, T
     kind, _, place = modules[0]
     if kind == ROUTER:
         return _read_router(place)
-    return read_static(place) if kind == STATIC else read_network(place)
+    return read_static(place) if kind == STATIC else read_network(place, tasks_of(modules))
 
 
-def check_widths(pooler: Pooler, layers: nn.Sequential, features: int, folder: Path) -> None:
+def tasks_of(modules: Sequence[Module]) -> Sequence[str | None]:
+    """Returns the tasks that the settings of a list's transformer may name; None for settings without a task."""
+    if len(modules) > 1 and modules[1].kind == SPLADE:
+        return (FILL_MASK, None) if modules[0].class_path.endswith(_MLM) else (FILL_MASK,)
+    return (FEATURE_EXTRACTION, None)
+
+
+def check_widths(pooler: Pooler, layers: nn.Sequential, encoder: Encoder, folder: Path) -> None:
     """Checks that each layer after the network has as many input features as its predecessor has outputs.
 
     Args:
         pooler: Pooler of the network's vectors.
         layers: Layers after the pooler.
-        features: Number of features of the network.
+        encoder: The network.
         folder: Beginning of error messages.
     """
-    width, source = pooler.width(features), type(pooler).__name__
+    width, source = Embedder(encoder, pooler).width, type(pooler).__name__
     for layer in layers:
         match layer:
             case nn.Linear():
@@ -206,11 +225,15 @@ def write_modules(folder: Path, parts: ModelParts, prefix: str = "", in_root: bo
     kinds = [ROUTER if is_router else STATIC if is_static else TRANSFORMER]
     if not is_router and not (is_static and is_loadable_elsewhere(parts)):
         kinds.append(_POOLING)
+    if is_sparse_elsewhere(parts):
+        kinds = [_MLM, SPLADE]
     every = [*kinds, *(kind for kind, _ in modules)]
     names = [f"{prefix}{number}_{kind}" for number, kind in enumerate(every)]
-    if in_root and kinds[0] == TRANSFORMER:
+    if in_root and kinds[0] in (TRANSFORMER, _MLM):
         names[0] = ""
     paths = {each: f"{_MODELS}.{kind}" for each, kind in zip(names, every, strict=True)}
+    if kinds == [_MLM, SPLADE]:
+        paths |= {each: f"{_SPARSE_MODELS}.{kind}" for each, kind in zip(names, kinds, strict=False)}
     for each in names:
         (folder / each).mkdir(exist_ok=True)
     if isinstance(parts.encoder, AsymmetricEncoder):
@@ -293,7 +316,7 @@ def _read_router(folder: Path) -> tuple[AsymmetricEncoder, int | None, Transform
             raise InvalidValueError(
                 f"{modules[0].place}: expected one length limit, got query_length or document_length; {ELSEWHERE}"
             )
-        check_widths(layers.pooler, layers.layers, networks[side].features, folder)
+        check_widths(layers.pooler, layers.layers, networks[side], folder)
     if after["query"].pooled != after["document"].pooled:
         raise InvalidValueError(f"{folder}: expected include_prompt to be equal in both routes; {ELSEWHERE}")
     encoder = AsymmetricEncoder(

@@ -94,6 +94,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
             "export_onnx.model: expected a pooler of the text's own tokens, got MaskTokenPooler, which reads "
             "the template, which a graph doesn't have; use the model here"
         )
+    model.require_dense("export_onnx.model")
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")
     source = copy.deepcopy(model).to("cpu", torch.float32).eval()

@@ -16,11 +16,13 @@ from contrastive_text.core.machine import dot_products
 from contrastive_text.core.similarity import (
     EPSILON,
     at_least_float32,
+    best_columns,
     full_precision,
     similarity_matrix,
     unit_vectors,
 )
 from contrastive_text.data.retrieval import RetrievalSet
+from contrastive_text.inference.sparse import SparseVectors, comparable, is_sparse, sparse_top_k
 from contrastive_text.inference.vector_files import Array
 
 SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
@@ -187,7 +189,9 @@ def _nearest(
         cosines = dot_products(queries, vectors)
         if inverse is not None:
             cosines *= inverse
-        new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
+        new_scores, places = (
+            best_columns(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
+        )
         del cosines  # the next tile reuses its memory, which is in the caches
         scores, ids = _merge(scores, ids, new_scores, places + start, k)
     return scores, ids
@@ -214,7 +218,7 @@ def _above(scores: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
     counts = rows.bincount(minlength=len(scores))
     width = int(counts.max())
     if width > k:
-        return _best(scores, k)
+        return best_columns(scores, k)
     slots = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     best = scores.new_full((len(scores), width), -torch.inf)
     best[rows, slots] = scores[rows, places]
@@ -223,25 +227,12 @@ def _above(scores: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best, columns
 
 
-def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the k highest scores of each row and their columns, the lower column first if scores are equal."""
-    best = scores.topk(min(k + 1, scores.shape[1]), dim=1)
-    places = best.indices[:, :k].sort(dim=1).values
-    # If the next score equals the k-th score, torch's topk chose arbitrarily among the equal scores.
-    least = best.values[:, k - 1 : k]
-    has_tie = (least == best.values[:, k:]).any(dim=1)
-    if has_tie.any():
-        rows, least = scores[has_tie], least[has_tie]
-        above, equal = rows > least, rows == least
-        first = equal.cumsum(dim=1) <= k - above.sum(dim=1, keepdim=True)
-        places[has_tie] = (above | equal & first).nonzero()[:, 1].view(-1, k)
-    values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
-    return values, places.gather(1, order)
-
-
 @torch.no_grad()
 def nearest(
-    name: SimilarityName, queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int
+    name: SimilarityName,
+    queries: Tensor | SparseVectors,
+    corpus: Tensor | Sequence[Tensor] | UnitVectors | SparseVectors,
+    k: int,
 ) -> list[list[Hit]]:
     """Finds the k vectors of a corpus that are most similar to each query, by any similarity and exact search.
 
@@ -249,7 +240,7 @@ def nearest(
         name: Name of the similarity.
         queries: Vectors of the queries, (Q, D).
         corpus: Vectors of the corpus, (C, D), or a list of matrices with their rows in order. For the cosine also
-            ``UnitVectors``.
+            ``UnitVectors``. Sparse vectors if the queries are sparse.
         k: Number of hits per query; all vectors if the corpus has fewer.
 
     Returns:
@@ -262,7 +253,9 @@ def nearest(
         >>> nearest("dot", torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 5.0], [2.0, 0.0]]), k=1)
         [[Hit(corpus_id=1, score=2.0)]]
     """
-    if name == "cosine" or isinstance(corpus, UnitVectors):
+    if is_sparse(queries) or is_sparse(corpus):
+        results = [sparse_top_k(comparable(name, queries), comparable(name, corpus), k)]
+    elif name == "cosine" or isinstance(corpus, UnitVectors):
         results = [top_k(queries, corpus, k)]
     else:
         parts = [corpus] if isinstance(corpus, Tensor) else corpus
@@ -283,7 +276,7 @@ def _nearest_by(name: SimilarityName, queries: Tensor, parts: Sequence[Tensor], 
                 "search: expected finite similarities, got NaN or infinity; check the vectors of queries and "
                 "corpus"
             )
-        new_scores, places = _best(block, k)
+        new_scores, places = best_columns(block, k)
         scores, ids = _merge(scores, ids, new_scores, places + start, k)
         start += len(columns)
     return scores, ids
@@ -344,10 +337,15 @@ def pair_similarities(name: SimilarityName, first: Tensor, second: Tensor) -> Te
     return distances.neg()
 
 
-def rank_documents(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | None = None) -> Tensor:
-    """Ranks the k documents nearest to each query by cosine, by exact search.
+def rank_documents(
+    queries: Tensor | SparseVectors,
+    documents: Tensor | SparseVectors,
+    k: int,
+    own: Sequence[int] | None = None,
+) -> Tensor:
+    """Ranks the k documents nearest to each query by cosine, by exact search; sparse vectors by dot product.
 
-    Of equal cosines the lower id comes first.
+    Of equal similarities the lower id comes first.
 
     Args:
         queries: Vectors of the queries, (Q, D), on the device of the search.
@@ -367,9 +365,12 @@ def rank_documents(queries: Tensor, documents: Tensor, k: int, own: Sequence[int
         tensor([[ 2,  1, -1],
                 [ 1,  2,  0]])
     """
-    excluded = torch.full((len(queries),), -1) if own is None else torch.tensor(own, dtype=torch.long)
-    excluded = excluded.to(queries.device)[:, None]
-    ids = top_k(queries, documents, k + 1)[1]
+    if is_sparse(queries) or is_sparse(documents):
+        ids = sparse_top_k(queries, documents, k + 1)[1]
+    else:
+        ids = top_k(queries, documents, k + 1)[1]
+    excluded = torch.full((len(ids),), -1) if own is None else torch.tensor(own, dtype=torch.long)
+    excluded = excluded.to(ids.device)[:, None]
     ids = torch.cat([ids, ids.new_full((len(ids), 1), -1)], dim=1)
     order = (ids == excluded).int().sort(dim=1, stable=True).indices  # moves the excluded document to the end
     ids = torch.where(ids == excluded, -1, ids).gather(1, order)[:, :k]
@@ -377,7 +378,10 @@ def rank_documents(queries: Tensor, documents: Tensor, k: int, own: Sequence[int
 
 
 def retrieval_scores(
-    data: RetrievalSet, queries: Tensor, documents: Tensor, figures: Sequence[str] | None = None
+    data: RetrievalSet,
+    queries: Tensor | SparseVectors,
+    documents: Tensor | SparseVectors,
+    figures: Sequence[str] | None = None,
 ) -> dict[str, Tensor]:
     """Ranks the documents of a retrieval set and scores each query's ranking; see ``metrics.ranking_scores``.
 

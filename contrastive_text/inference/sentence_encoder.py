@@ -31,17 +31,18 @@ from contrastive_text.inference.encoding import (
     TextBlock,
     Vectors,
     encode_text_blocks,
-    encode_texts_to_tokens,
+    encode_whole,
     join_blocks,
     truncated_counts,
 )
 from contrastive_text.inference.familiar_names import FamiliarNames, typed_as_encode
 from contrastive_text.inference.late_chunks import Span, encode_late_chunks
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
-from contrastive_text.inference.model_parts import ModelParts, with_pooler
+from contrastive_text.inference.model_parts import ModelParts, require_token_head, with_pooler
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, SimilarityName, nearest
+from contrastive_text.inference.sparse import SparseVectors, is_sparse, join_rows, to_coo
 from contrastive_text.inference.vector_files import Array
 from contrastive_text.poolers import MeanPooler, Pooler
 
@@ -102,6 +103,7 @@ class SentenceEncoder(FamiliarNames):
             raise InvalidValueError(
                 "SentenceEncoder: expected an encoder with a tokenizer, got no tokenizer; train it first"
             )
+        require_token_head(encoder, pooler)
         self.encoder = encoder
         self.pooler, self.head, self.normalize = pooler, head, normalize
         self.max_length = max_length or None
@@ -223,6 +225,11 @@ class SentenceEncoder(FamiliarNames):
         return next(self.parameters()).device
 
     @property
+    def is_sparse(self) -> bool:
+        """True if a vector has a weight for each token of the vocabulary, most of which are 0 (SPLADE)."""
+        return self.pooler.reads_token_logits and self.head is None
+
+    @property
     def truncated(self) -> int:
         """Number of texts that the last call of ``encode`` or ``encode_blocks`` truncated to the length limit.
 
@@ -257,7 +264,7 @@ class SentenceEncoder(FamiliarNames):
         max_length: int | None = None,
         kind: Kind | None = None,
         output_value: OutputValue = "sentence_embedding",
-    ) -> Vectors | list[Tensor]:
+    ) -> Vectors | list[Tensor] | SparseVectors:
         """Encodes texts to vectors, in the order of the texts.
 
         Texts are read in blocks of up to 16,384 and sorted by length within a block, so that there is little
@@ -291,7 +298,9 @@ class SentenceEncoder(FamiliarNames):
 
         Returns:
             Vectors (N, D), or (D,) for one text. They are float32, or the type of ``precision``. For
-            ``token_embeddings`` a list of N tensors (L, D) on the model's device, or a tensor for one text.
+            ``token_embeddings`` a list of N tensors (L, D) on the model's device, or a tensor for one text. If
+            ``is_sparse``, a ``scipy.sparse.csr_array`` (N, V), also for one text, or with ``convert_to_tensor`` a
+            sparse tensor on the CPU.
 
         Raises:
             TypeError: A text is not a string.
@@ -322,10 +331,17 @@ class SentenceEncoder(FamiliarNames):
             kind=kind,
         )
         if one_of("encode.output_value", output_value, OutputValue) == "token_embeddings":
-            encoding.check_for_tokens()
+            encoding.check_unchanged("output_value='token_embeddings'", "normalize_embeddings", "truncate_dim")
             work = self._block_encoder(encoding, on_cpu=False)
-            tokens = encode_texts_to_tokens(work, texts, show_progress_bar, self._count_truncated)
+            parts = encode_whole(work.encode_tokens, work, texts, show_progress_bar, self._count_truncated)
+            tokens = [vectors for part in parts for vectors in part]
             return tokens[0] if isinstance(sentences, str) else tokens
+        if self.is_sparse:
+            encoding.check_unchanged("sparse vectors", "truncate_dim")
+            work = self._block_encoder(encoding, on_cpu=True)
+            blocks = encode_whole(work.encode_sparse, work, texts, show_progress_bar, self._count_truncated)
+            rows = join_rows(blocks, self.features)
+            return to_coo(rows) if convert_to_tensor else rows
         blocks = self.encode_blocks(texts, encoding, show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)
         if vectors is None:
@@ -404,6 +420,7 @@ class SentenceEncoder(FamiliarNames):
         """
         if isinstance(sentences, str):
             raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
+        self.require_dense("encode_blocks")
         work = self._block_encoder(encoding or Encoding(), on_cpu=not convert_to_tensor)
         blocks = encode_text_blocks(work, sentences, show_progress_bar, self._count_truncated)
         return blocks if convert_to_tensor else map(Tensor.numpy, blocks)
@@ -479,7 +496,7 @@ class SentenceEncoder(FamiliarNames):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def search(
-        self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors, top_k: int = 5
+        self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors | SparseVectors, top_k: int = 5
     ) -> list[list[Hit]]:
         """Finds the texts of a corpus that are most similar to each query, by exact search.
 
@@ -497,10 +514,14 @@ class SentenceEncoder(FamiliarNames):
             TypeError: A query or a text is not a string.
             ValueError: The vectors have another number of features than the model, or ``top_k`` is below 1.
         """
-        rows = self.encode_query([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
-        if not isinstance(corpus, Tensor | np.ndarray):
-            corpus = self.encode_document(list(corpus), convert_to_tensor=True)
-        return nearest(self.similarity_fn_name, torch.as_tensor(rows), torch.as_tensor(corpus), top_k)
+        as_tensor = not self.is_sparse
+        texts = [queries] if isinstance(queries, str) else queries
+        rows: SparseVectors = self.encode_query(texts, convert_to_tensor=as_tensor)
+        if not isinstance(corpus, Tensor | np.ndarray) and not is_sparse(corpus):
+            corpus = self.encode_document(list(corpus), convert_to_tensor=as_tensor)
+        if as_tensor:
+            corpus = torch.as_tensor(corpus)
+        return nearest(self.similarity_fn_name, rows, corpus, top_k)
 
     def save_pretrained(self, path: str | Path, separate_adapters: bool = False) -> None:
         """Saves the model to a folder that ``from_pretrained`` and sentence-transformers load with equal vectors.

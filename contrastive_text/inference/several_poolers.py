@@ -101,10 +101,10 @@ def encode_with_models(
         ValueError: A pooler has ``template_bias``, and there are several models; or a vector is not finite.
     """
     first = models[0]
-    if len(models) > 1 and any(model.pooler.template_bias for model in models):
+    if len(models) > 1 and any(model.pooler.template_bias or model.pooler.reads_token_logits for model in models):
         raise InvalidValueError(
-            "pooler: expected poolers without template_bias to read one pass with several, got one with it; read "
-            "the model with it alone"
+            "pooler: expected poolers of token vectors without template_bias to read one pass with several, got "
+            f"{', '.join(pooler_name(model.pooler) for model in models)}; read the model with one pooler alone"
         )
     parts = replace(
         first.parts, pooler=_JoinedPooler(models), head=None, normalize=False, truncate_dim=None, card=""

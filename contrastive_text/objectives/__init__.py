@@ -13,6 +13,7 @@ from contrastive_text.objectives.column_rules import (
 from contrastive_text.objectives.columns import Between, BetweenTexts, BetweenViews, ColumnPart, RowsAndColumns
 from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.distillation import RankDistillation, VectorDistillation
+from contrastive_text.objectives.flops import FLOPS
 from contrastive_text.objectives.momentum import Momentum, Queue
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.replaced_tokens import ReplacedTokens
@@ -30,6 +31,7 @@ from contrastive_text.objectives.variants import Matryoshka, Quantized
 from contrastive_text.objectives.whole_batch import Consistency, WholeBatch
 
 __all__ = [
+    "FLOPS",
     "Between",
     "BetweenTexts",
     "BetweenViews",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
@@ -19,6 +19,7 @@ from contrastive_text.encoders.asymmetric import QUERY_ROLES
 from contrastive_text.encoders.base import Embedder, check_template_bias
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
+from contrastive_text.objectives.variants import Variants
 from contrastive_text.pairings import SameText
 from contrastive_text.poolers import (
     CLSPooler,
@@ -63,7 +64,7 @@ def _refuse(*rows: tuple[object, str]) -> None:
 
 def check_parts(
     encoder: Encoder,
-    poolers: Iterable[Pooler],
+    poolers: Sequence[Pooler],
     head: Head | None,
     weights: Mapping[str, float],
     objectives: Mapping[str, Objective],
@@ -94,6 +95,7 @@ def check_parts(
             )
             for pooler in poolers
         ),
+        *_pooler_refusals(poolers, objectives),
         (
             not any(weights.values()),
             f"model.weights: expected a weight above 0, got {dict(weights)}: nothing would be trained; set one",
@@ -114,6 +116,24 @@ def check_parts(
     for task, plan in by_task.task_plans.items():
         task_objectives_of_plan = {name: part for name, part in objectives.items() if part.task == task}
         _check_plan(f"model.views.{task}: ", encoder, plan, task_objectives_of_plan)
+
+
+def _pooler_refusals(
+    poolers: Sequence[Pooler], objectives: Mapping[str, Objective]
+) -> Iterator[tuple[bool, str]]:
+    """Yields the refusals of poolers that read token logits."""
+    training, use = poolers
+    yield (
+        training.reads_token_logits is not use.reads_token_logits,
+        f"model.inference.pooler: expected {type(training).__name__} as in training, because one of both reads "
+        f"token logits, got {type(use).__name__}; remove it",
+    )
+    for name, part in objectives.items():
+        yield (
+            training.reads_token_logits and isinstance(part, Variants),
+            f"model.objectives.{name}: expected an objective of whole vectors with {type(training).__name__}, "
+            f"whose features are tokens of the vocabulary, got {type(part).__name__}; use its inner objective",
+        )
 
 
 def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:

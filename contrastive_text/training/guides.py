@@ -168,6 +168,7 @@ class GuideModel(Guide):
     def model(self) -> SentenceEncoder:
         """The frozen model of the guide, loaded at the first access."""
         model = SentenceEncoder.from_pretrained(self.folder, device="cpu").requires_grad_(False)
+        model.require_dense(describe(self))
         if model.encoder.pools:
             raise InvalidValueError(
                 f"{describe(self)}: expected a model with one encoder of all texts, got an encoder per role; "

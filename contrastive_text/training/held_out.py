@@ -25,7 +25,8 @@ from contrastive_text.data.collator import StepCollator
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.data.run_tables import HeldOutCollator, RankedCollator, RetrievalSide
 from contrastive_text.encoders.base import Embedder
-from contrastive_text.inference.search import retrieval_scores
+from contrastive_text.inference.search import SimilarityName, retrieval_scores
+from contrastive_text.inference.sparse import SparseVectors, comparable, csr_of, join_rows, to_csr
 from contrastive_text.losses import reduce_terms
 from contrastive_text.metrics import (
     RETRIEVAL_METRICS,
@@ -128,14 +129,19 @@ class RetrievalScores:
     Args:
         sides: Number of a loader -> its queries or documents.
         variants: Suffix of a metric's name -> function to the vectors that are compared.
+        sparse: Similarity of sparse vectors; None for dense vectors, which are compared by cosine.
     """
 
     def __init__(
-        self, sides: Mapping[int, RetrievalSide], variants: Mapping[str, Callable[[Tensor], Tensor]]
+        self,
+        sides: Mapping[int, RetrievalSide],
+        variants: Mapping[str, Callable[[Tensor], Tensor]],
+        sparse: SimilarityName | None = None,
     ) -> None:
         self.sides = dict(sides)
         self.variants = dict(variants)
-        self._vectors: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {
+        self.sparse = sparse
+        self._vectors: dict[tuple[str, str], list[tuple[Tensor, Tensor | SparseVectors]]] = {
             (side.name, side.side): [] for side in self.sides.values()
         }
         self._rows: dict[str, RowScores] = {}
@@ -144,7 +150,10 @@ class RetrievalScores:
         """Adds the vectors of a batch of queries or documents, (N, D), of the loader with the given number."""
         assert batch.target is not None
         side = self.sides[number]
-        self._vectors[side.name, side.side].append((batch.target.long(), at_least_float32(vectors.detach())))
+        rows: Tensor | SparseVectors = at_least_float32(vectors.detach())
+        if self.sparse is not None:
+            rows = comparable(self.sparse, to_csr(rows))
+        self._vectors[side.name, side.side].append((batch.target.long(), rows))
 
     def figures(self, partial: bool = False) -> dict[str, Tensor]:
         """Returns the ranking metrics ``SET/METRIC`` of each retrieval set, and the mean ``ndcg@10``.
@@ -168,7 +177,8 @@ class RetrievalScores:
         query_numbers, queries = self._own(name, "anchor")
         numbers, vectors = self._own(name, "positive")
         sizes = gather_sizes(len(numbers), numbers.device)
-        numbers, vectors = gather_rows(numbers, sizes), gather_rows(vectors, sizes)
+        vectors = gather_rows(vectors, sizes) if self.sparse is None else _gather_sparse(vectors, numbers, sizes)
+        numbers = gather_rows(numbers, sizes)
         count = int(sum_over_ranks(torch.tensor(len(query_numbers), device=query_numbers.device)))
         if (count, len(numbers)) != (len(data.queries), len(data.documents)):
             if partial:
@@ -178,7 +188,9 @@ class RetrievalScores:
                 f"{len(data.documents):,} documents of {name}, got {count:,} and {len(numbers):,}; remove the "
                 f"limit, and bound the corpus with data.retrieval.documents"
             )
-        documents = torch.empty_like(vectors).index_copy_(0, numbers, vectors)
+        order = numbers.argsort()
+        documents = vectors[order] if self.sparse is None else vectors[order.cpu().numpy()]
+        like = queries if self.sparse is None else torch.zeros((), device=numbers.device)
         query_places = query_numbers.tolist()
         own_queries = replace(
             data,
@@ -193,10 +205,10 @@ class RetrievalScores:
             names = RETRIEVAL_METRICS[:1] if mark else RETRIEVAL_METRICS
             scores = retrieval_scores(own_queries, change(queries), change(documents), names)
             if not mark:
-                values = gather_rows(scores[RANK_SCORE].to(queries), query_sizes)[order]
+                values = gather_rows(scores[RANK_SCORE].to(like), query_sizes)[order]
                 self._rows[name] = RowScores(100 * values.cpu().double())
             for figure, values in scores.items():
-                total = sum_over_ranks(values.sum().to(queries))
+                total = sum_over_ranks(values.sum().to(like))
                 figures[f"{name}/{figure}{mark}"] = 100 * total / count
         return figures
 
@@ -204,14 +216,25 @@ class RetrievalScores:
         """Returns nDCG@10 of each query, by retrieval set and in the order of the queries, after ``figures``."""
         return {RANK_SCORE: self._rows} if self._rows else {}
 
-    def _own(self, name: str, side: str) -> tuple[Tensor, Tensor]:
+    def _own(self, name: str, side: str) -> tuple[Tensor, Tensor | SparseVectors]:
         """Returns the numbers and vectors of this rank's queries or documents of a retrieval set."""
         parts = self._vectors[name, side]
         if not parts:
             raise InvalidValueError(
                 f"{name}: expected texts on every process, got no text on this one; use fewer devices"
             )
-        return torch.cat([numbers for numbers, _ in parts]), torch.cat([vectors for _, vectors in parts])
+        numbers, vectors = torch.cat([numbers for numbers, _ in parts]), [rows for _, rows in parts]
+        return numbers, torch.cat(vectors) if self.sparse is None else join_rows(vectors, features=0)
+
+
+def _gather_sparse(vectors: SparseVectors, like: Tensor, sizes: list[int]) -> SparseVectors:
+    """Concatenates the sparse vectors of all ranks, which communicate on the device of ``like``."""
+    arrays = (vectors.data, *(array.astype("int64") for array in (vectors.indices, vectors.indptr)))
+    data, columns, pointers = (torch.from_numpy(array).to(like.device) for array in arrays)
+    data, columns = gather_all([data, columns], gather_sizes(len(columns), like.device))
+    ends = gather_rows(pointers.diff(), sizes).cumsum(0)
+    parts = (tensor.cpu().numpy() for tensor in (data, columns, torch.cat([ends.new_zeros(1), ends])))
+    return csr_of(*parts, shape=(sum(sizes), vectors.shape[1]))
 
 
 _Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
@@ -231,9 +254,16 @@ class HeldOutScores:
         loaders: Validation or test loaders of the trainer, or a single loader.
         by_task: Objectives and guides of each task.
         device: Device of the metrics.
+        sparse: Similarity of sparse vectors in retrieval sets; None for dense vectors.
     """
 
-    def __init__(self, loaders: object, by_task: TaskParts, device: torch.device) -> None:
+    def __init__(
+        self,
+        loaders: object,
+        by_task: TaskParts,
+        device: torch.device,
+        sparse: SimilarityName | None = None,
+    ) -> None:
         listed = loaders if isinstance(loaders, list | tuple) else [loaders]
         self.guides = by_task.guides
         self.variants = by_task.variants
@@ -256,7 +286,8 @@ class HeldOutScores:
                     self.parts[number] = (task, collate.file, _task_metrics(objective, device))
             else:
                 self.files[number] = collate.task if isinstance(collate, Collator) else str(number)
-        self.ranked, self.losses = RetrievalScores(ranked, self.variants), HeldOutLosses(losses)
+        self.ranked = RetrievalScores(ranked, self.variants, sparse)
+        self.losses = HeldOutLosses(losses)
         self.pairs = {name: _pair_metrics(self.variants, device) for name in self.files.values()}
         self._pair_rows: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {name: [] for name in self.pairs}
 

@@ -388,7 +388,8 @@ class ContrastiveModule(StoredModule):
     def on_validation_epoch_start(self) -> None:
         """Creates an empty score for every file and task of the validation or test loaders."""
         loaders = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
-        self._scores = HeldOutScores(loaders, self.by_task, self.device)
+        sparse = self.inference.similarity_fn_name if self.inference_embedder.is_sparse else None
+        self._scores = HeldOutScores(loaders, self.by_task, self.device, sparse)
 
     @new_in_full_precision()
     def validation_step(

@@ -62,7 +62,7 @@ class TaskParts:
         self.prompts = prompts.with_training_defaults()
         self._checks_prompts = prompts.default is None  # an embedding model names prompts that no text reads
         self.guides = dict(guides)
-        self._features = 0
+        self._features, self._is_sparse = 0, False
         check_guides_read(self.guides, self._objectives)
 
     @property
@@ -77,9 +77,11 @@ class TaskParts:
         poolers = [part for part in (embedder.pooler, *encoder.modules()) if isinstance(part, Pooler)]
         if any(pooler.reads_last_token for pooler in poolers) and not self._templates_end_rows():
             encoder.end_rows()
-        if any(objective.needs_token_logits for objective in self._objectives.values()):
+        predicts_tokens = any(objective.needs_token_logits for objective in self._objectives.values())
+        if predicts_tokens or embedder.pooler.reads_token_logits:
             encoder.build_token_head()
-        self._features = features = build_head(head, embedder.pooler.width(encoder.features))
+        self._features = features = build_head(head, embedder.width)
+        self._is_sparse = embedder.is_sparse
         for objective in self._objectives.values():
             objective.build(features)
         share_layers(self.heads)
@@ -235,7 +237,7 @@ class TaskParts:
                 if not part.needs_token_logits and not part.token_roles
             ),
             texts=any(self.guides[name].needs_texts for part in parts for name in part.guides),
-            check_examples=partial(_check_examples, parts),
+            check_examples=partial(_check_examples, parts, self._features if self._is_sparse else None),
             scores=any(part.reads_scores for part in parts),
         )
 
@@ -297,7 +299,30 @@ class TaskParts:
         return [name for name in names if kind.objectives is None or name in kind.objectives]
 
 
-def _check_examples(objectives: Iterable[Objective], examples: int, negatives: int) -> None:
-    """Checks that each objective has something to compare in a step with these numbers of examples."""
+MOST_WEIGHTS = 2**31
+"""Largest number of weights of tokens in the sparse vectors of a step: 8 GiB in float32."""
+
+
+def _check_examples(
+    objectives: Iterable[Objective], vocabulary: int | None, examples: int, negatives: int
+) -> None:
+    """Checks that each objective has something to compare in a step with these numbers of examples.
+
+    Args:
+        objectives: The objectives.
+        vocabulary: Number of features of sparse vectors; None for dense vectors.
+        examples: Number of examples of a step, over all ranks.
+        negatives: Number of hard negatives of each example.
+
+    Raises:
+        ValueError: An objective has nothing to compare, or sparse vectors need too much memory.
+    """
+    texts = examples * (2 + negatives)
+    if vocabulary is not None and texts * vocabulary > MOST_WEIGHTS:
+        raise InvalidValueError(
+            f"data.batch_size: expected at most {MOST_WEIGHTS // vocabulary:,} texts in a step of a model with "
+            f"{vocabulary:,} tokens, because SpladePooler gives a weight for each, got {texts:,}; lower "
+            "data.batch_size, or use an encoder with a smaller vocabulary"
+        )
     for objective in objectives:
         objective.check_examples(examples, negatives)

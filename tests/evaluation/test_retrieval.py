@@ -24,7 +24,7 @@ def stub(vectors: dict[str, list[float]]) -> object:
         assert prompt_name == kind in ("query", "document")
         return torch.tensor([vectors[text] for text in texts])
 
-    embed.model = SimpleNamespace(device="cpu", prompts=NO_PROMPTS)  # type: ignore[attr-defined]  # a stub
+    embed.model = SimpleNamespace(device="cpu", prompts=NO_PROMPTS, is_sparse=False)  # type: ignore[attr-defined]  # a stub
     return embed
 
 

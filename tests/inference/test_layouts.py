@@ -202,12 +202,12 @@ SPARSE, MANY = (
 FIRST = (
     f"{ST}.bow.BoW", f"{ST}.word_embeddings.WordEmbeddings",
     "sentence_transformers.models.Asym", f"{ST}.clip_model.CLIPModel",
-    f"{SPARSE}.mlm_transformer.MLMTransformer", f"{SPARSE}.sparse_static_embedding.SparseStaticEmbedding",
+    f"{SPARSE}.sparse_static_embedding.SparseStaticEmbedding",
 )  # fmt: skip
 LATER = (
     f"{ST}.weighted_layer_pooling.WeightedLayerPooling", f"{ST}.cnn.CNN", f"{ST}.lstm.LSTM",
-    f"{ST}.word_weights.WordWeights", f"{SPARSE}.splade_pooling.SpladePooling",
-    f"{SPARSE}.sparse_auto_encoder.SparseAutoEncoder", f"{MANY}.multi_vector_mask.MultiVectorMask",
+    f"{ST}.word_weights.WordWeights", f"{SPARSE}.sparse_auto_encoder.SparseAutoEncoder",
+    f"{MANY}.multi_vector_mask.MultiVectorMask",
     f"{MANY}.token_pooling.HierarchicalTokenPooling", f"{MANY}.token_pooling.LambdaTokenPooling",
 )  # fmt: skip
 OTHERS = {

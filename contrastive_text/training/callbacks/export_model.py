@@ -254,7 +254,7 @@ def save_head(
         write_folder(folder, replace(parts, card=card), head=task_head)
 
 
-def next_commands(kind: Kind | None, folder: str | Path) -> list[str]:
+def next_commands(kind: Kind | None, folder: str | Path, is_sparse: bool = False) -> list[str]:
     """Returns the commands that use a saved head, or a saved encoder; for a regressor a line of Python.
 
     Example:
@@ -268,7 +268,8 @@ def next_commands(kind: Kind | None, folder: str | Path) -> list[str]:
         "reranker": ["rank QUERIES.txt DOCUMENTS.txt RANKED.tsv"],
         None: ["embed TEXTS.txt VECTORS.npy", "index build TEXTS.txt INDEX"],
     }
-    return [f"contrastive-text {command} --model {folder}" for command in words[kind]]
+    commands = ["search TEXTS.txt QUERY"] if is_sparse and kind is None else words[kind]
+    return [f"contrastive-text {command} --model {folder}" for command in commands]
 
 
 class ExportModel(Callback):
@@ -366,7 +367,7 @@ class ExportModel(Callback):
         if checkpoint is not None and checkpoint.best_model_score is not None:
             score = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         screen.print(f"{(kind or 'model').capitalize()} saved to {folder}{score}. Next:")
-        for command in next_commands(kind, folder):
+        for command in next_commands(kind, folder, pl_module.inference_embedder.is_sparse):
             screen.print(f"  {command}")
         parts = [pl_module, vars(trainer).get("datamodule")]  # set by Lightning, but not declared
         trust = trust_options(foreign_modules([dict(part.hparams) for part in parts if part is not None]))
@@ -412,6 +413,7 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
     model.card = replace(
         card,
         in_sentence_transformers=is_loadable_elsewhere(model.parts),
+        is_sparse=model.is_sparse,
         has_query_prompts=model.prompts.has_retrieval_prompts or model.encoder.pools,
     ).text()
 

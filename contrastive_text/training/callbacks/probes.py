@@ -125,7 +125,9 @@ class NeighborProbe(_Probe):
 
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Returns the accuracy of the nearest-neighbor classifier, times 100."""  # Any: cells of a file
-        vectors = torch.as_tensor(module.sentence_encoder().encode([str(row["text"]) for row in rows]))
+        model = module.sentence_encoder()
+        model.require_dense("NeighborProbe")
+        vectors = torch.as_tensor(model.encode([str(row["text"]) for row in rows]))
         labels = torch.tensor([int(float(str(row["target"]))) for row in rows])
         return {f"knn@{self.k}": nearest_neighbor_accuracy(vectors, labels, self.k)}
 
