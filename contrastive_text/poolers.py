@@ -375,7 +375,7 @@ class SpladePooler(Pooler):
             )
 
         def largest(vectors: Tensor, mask: Tensor) -> Tensor:
-            logits = at_least_float32(compute(vectors.flatten(0, 1))).unflatten(0, vectors.shape[:2])
+            logits = at_least_float32(compute(vectors.flatten(0, 1))).view(*mask.shape, -1)
             return logits.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
 
         with torch.no_grad():
@@ -383,8 +383,8 @@ class SpladePooler(Pooler):
         rows = max(1, _LOGITS // (width * tokens.shape[1]))
         length = max(1, min(tokens.shape[1], _LOGITS // width))
         parts = [
-            list(zip(vectors.split(length, dim=1), mask.split(length, dim=1), strict=True))
-            for vectors, mask in zip(tokens.split(rows), hidden.mask.split(rows), strict=True)
+            list(zip(torch.split(vectors, length, dim=1), torch.split(mask, length, dim=1), strict=True))
+            for vectors, mask in zip(torch.split(tokens, rows), torch.split(hidden.mask, rows), strict=True)
         ]
         is_bounded = torch.is_grad_enabled() and len(parts) * len(parts[0]) > 1
 

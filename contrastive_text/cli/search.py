@@ -19,6 +19,7 @@ from contrastive_text.core.storage.text_files import is_blank
 from contrastive_text.core.terminal import print_json, print_message
 from contrastive_text.inference.index_files import is_index
 from contrastive_text.inference.search import as_tensor, nearest
+from contrastive_text.inference.sparse import SparseVectors
 
 
 def search(options: Search) -> None:
@@ -94,7 +95,9 @@ def _in_corpus(options: Search, queries: Sequence[str]) -> list[list[_Found]]:
     with TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         model, devices = encoder_of(options)
         if model.is_sparse:
-            parts = model.encode_document(corpus, batch_size=options.batch_size, show_progress_bar=True)
+            parts: SparseVectors = model.encode_document(
+                corpus, batch_size=options.batch_size, show_progress_bar=True
+            )
             say_truncated(model.truncated, parts.shape[0], model)
         else:
             arrays = document_vectors(options, model, devices, corpus, Path(temporary, "corpus.npy"), stays=False)

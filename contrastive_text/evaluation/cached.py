@@ -202,8 +202,9 @@ class CachedEncoder:
     def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None, kind: Kind | None) -> None:
         """Encodes new texts, and adds their vectors to all encoders that have none of the texts."""
         if self.model.is_sparse:
-            options = {"batch_size": self.batch_size, "show_progress_bar": self.show_progress_bar}
-            rows: SparseVectors = self.model.encode(texts, prompt=prompt, kind=kind, **options)
+            rows: SparseVectors = self.model.encode(
+                texts, self.batch_size, self.show_progress_bar, prompt=prompt, kind=kind
+            )
             self._add_new(keys, rows, self.model.truncated)
             return
         new = [
@@ -286,8 +287,8 @@ def _read(
     with safe_open(path, framework="numpy") as file:
         metadata, keys = file.metadata(), file.get_tensor("keys")
         if model.is_sparse:
-            data, indices, indptr, shape = map(file.get_tensor, _CSR)
-            vectors: SparseVectors = csr_of(data, indices, indptr, tuple(shape.tolist()))
+            *arrays, shape = map(file.get_tensor, _CSR)
+            vectors: SparseVectors = csr_of(arrays, tuple(shape.tolist()))
         else:
             vectors = file.get_tensor("vectors")
     if metadata[_MODEL] != model.identity:

@@ -203,9 +203,9 @@ class FamiliarNames(nn.Module):
             )
         tokenizer = self.encoder.tokenizer
         assert tokenizer is not None
-        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        tokens = {number: token for token, number in tokenizer.get_vocab().items()}
         # A network may have more rows than the tokenizer has tokens.
-        names += [f"[{number}]" for number in range(len(names), embeddings.shape[1])]
+        names = [tokens.get(number, f"[{number}]") for number in range(embeddings.shape[1])]
         return list(token_weights(embeddings, names, top_k))
 
     def require_dense(self, where: str) -> None:

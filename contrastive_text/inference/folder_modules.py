@@ -53,8 +53,6 @@ _NAMES = (TRANSFORMER_SETTINGS, *(f"sentence_{kind}_config.json" for kind in _OL
 FEATURE_EXTRACTION, FILL_MASK = "feature-extraction", "fill-mask"
 _OUTPUTS = {FEATURE_EXTRACTION: "last_hidden_state", FILL_MASK: "logits"}
 """Task of a transformer in sentence-transformers -> its output. The second task is that of ``SpladePooling``."""
-_SPLADE = {"pooling_strategy": ("max",), "activation_function": ("relu",)}
-"""Settings of ``SpladePooling`` that this library supports."""
 _CALLER_ARGUMENTS = {"trust_remote_code", "token", "cache_dir", "revision", "subfolder", "local_files_only"}
 """Arguments of ``from_pretrained`` that only a caller can set: sentence-transformers ignores them in a folder."""
 _NETWORK_ARGUMENTS = {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"}
@@ -139,8 +137,10 @@ def read_transformer_settings(
         config = record.record("modality_config")
         _check_values(config, message=(None,))  # a chat template around texts
         output = _OUTPUTS[tasks[0] or FEATURE_EXTRACTION]
-        text = {"method": ("forward", ["forward"]), "method_output_name": (output, [output])}
-        _check_values(config.record("text"), required=True, **text)
+        entry = config.record("text")
+        _check_values(
+            entry, required=True, method=("forward", ["forward"]), method_output_name=(output, [output])
+        )
         _check_values(record, required=True, module_output_name=("token_embeddings",))
     length = record.integer("max_seq_length", None, least=1)
     for key, names in _ARGUMENTS.items():
@@ -350,7 +350,7 @@ def write_pooler(folder: Path, parts: ModelParts) -> str | None:
         write_json(folder / "config.json", prompt_flag | spec["init_args"])
         return str(spec["class_path"])
     if is_sparse_elsewhere(parts):
-        settings = {name: values[0] for name, values in _SPLADE.items()}
+        settings = {"pooling_strategy": "max", "activation_function": "relu"}
         write_json(folder / "config.json", settings | {_FEATURES[1]: parts.encoder.vocabulary_size})
         return None
     modes = _modes(parts.pooler)
@@ -379,7 +379,7 @@ def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
     config = read_record(folder / "config.json")
     pooled = config.flag(_INCLUDE_PROMPT, True)
     if class_path.startswith("sentence_transformers.sparse_encoder."):
-        _check_values(config, **_SPLADE)
+        _check_values(config, pooling_strategy=("max",), activation_function=("relu",))
         return SpladePooler(), True
     if class_path.startswith("sentence_transformers."):
         return _pooler_of_modes(config), pooled

@@ -156,16 +156,14 @@ def require_token_head(encoder: Encoder, pooler: Pooler) -> None:
     network = require_transformer(encoder, pooler_name(pooler))
     if network.token_head is not None:
         return
-    network.build_token_head()
-    assert network.token_head is not None
-    if network.model_name_or_path is not None and not network.token_head.pretrained:
-        network.token_head = None
+    head = network.token_head_of(network.model)
+    if network.model_name_or_path is not None and not head.pretrained:
         raise InvalidValueError(
             f"{network.model_name_or_path}: expected the weights of a masked-language-model head for "
             f"{pooler_name(pooler)}, got a folder without them, so that they would be random; give "
             "another model or pooler"
         )
-    network.token_head.to(next(network.model.parameters())).train(network.model.training)
+    network.token_head = head.to(next(network.model.parameters())).train(network.model.training)
 
 
 def build_pooler(pooler: Pooler | str) -> Pooler:

@@ -339,8 +339,10 @@ class SentenceEncoder(FamiliarNames):
         if self.is_sparse:
             encoding.check_unchanged("sparse vectors", "truncate_dim")
             work = self._block_encoder(encoding, on_cpu=True)
-            blocks = encode_whole(work.encode_sparse, work, texts, show_progress_bar, self._count_truncated)
-            rows = join_rows(blocks, self.features)
+            rows = join_rows(
+                encode_whole(work.encode_sparse, work, texts, show_progress_bar, self._count_truncated),
+                self.features,
+            )
             return to_coo(rows) if convert_to_tensor else rows
         blocks = self.encode_blocks(texts, encoding, show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)

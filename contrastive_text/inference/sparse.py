@@ -12,6 +12,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError, at_least, one_of
 from contrastive_text.core.libraries import require
 from contrastive_text.core.similarity import best_columns
+from contrastive_text.inference.vector_files import Array
 
 SparseVectors: TypeAlias = Any
 """Vectors of N texts, a ``scipy.sparse.csr_array`` of shape (N, V). Any: scipy is optional and has no types."""
@@ -41,17 +42,17 @@ def to_csr(vectors: Tensor) -> SparseVectors:
     return require("scipy.sparse", _WHERE).csr_array(vectors.detach().cpu().numpy())
 
 
-def csr_of(data: object, indices: object, indptr: object, shape: tuple[int, ...]) -> SparseVectors:
-    """Returns a CSR array of its three arrays and its shape, after a check that they fit together.
+def csr_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> SparseVectors:
+    """Returns a CSR array of its data, column indices and row pointers, after a check that they fit together.
 
     Raises:
         ValueError: The arrays don't fit together.
 
     Example:
-        >>> csr_of(np.ones(1), np.zeros(1, int), np.array([0, 1]), (1, 2)).toarray().tolist()
+        >>> csr_of([np.ones(1), np.zeros(1, int), np.array([0, 1])], (1, 2)).toarray().tolist()
         [[1.0, 0.0]]
     """
-    rows = require("scipy.sparse", _WHERE).csr_array((data, indices, indptr), shape=shape)
+    rows = require("scipy.sparse", _WHERE).csr_array(tuple(arrays), shape=shape)
     rows.check_format()
     return rows
 

@@ -229,12 +229,13 @@ class RetrievalScores:
 
 def _gather_sparse(vectors: SparseVectors, like: Tensor, sizes: list[int]) -> SparseVectors:
     """Concatenates the sparse vectors of all ranks, which communicate on the device of ``like``."""
-    arrays = (vectors.data, *(array.astype("int64") for array in (vectors.indices, vectors.indptr)))
-    data, columns, pointers = (torch.from_numpy(array).to(like.device) for array in arrays)
+    own = (vectors.data, *(array.astype("int64") for array in (vectors.indices, vectors.indptr)))
+    data, columns, pointers = (torch.from_numpy(array).to(like.device) for array in own)
     data, columns = gather_all([data, columns], gather_sizes(len(columns), like.device))
     ends = gather_rows(pointers.diff(), sizes).cumsum(0)
-    parts = (tensor.cpu().numpy() for tensor in (data, columns, torch.cat([ends.new_zeros(1), ends])))
-    return csr_of(*parts, shape=(sum(sizes), vectors.shape[1]))
+    pointers = torch.cat([ends.new_zeros(1), ends])
+    arrays = [tensor.cpu().numpy() for tensor in (data, columns, pointers)]
+    return csr_of(arrays, (sum(sizes), vectors.shape[1]))
 
 
 _Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
