@@ -36,8 +36,8 @@ LONG = (
     "predict.md", "probes.md", "profiling.md", "prompts.md", "python.md", "quantized.md", "report.md",
     "rerankers.md", "resume.md", "retrain.md", "retrieval.md", "row_limits.md", "search.md", "serve.md",
     "shards.md", "share.md", "sparse.md", "stages.md", "static.md", "sts.md", "sweep.md", "tasks.md",
-    "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md", "training_step.md", "use.md",
-    "validation.md", "verify.md",
+    "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md",
+    "training_step.md", "use.md", "validation.md", "verify.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""

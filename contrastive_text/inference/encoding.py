@@ -292,7 +292,7 @@ class BlockEncoder:
                 return to_csr(vectors)
 
             parts, order, truncated = self._encode(network, compute, self.tokenize(block), block, advance)
-        rows = join_rows(parts, 0)[torch.tensor(order).argsort().numpy()]
+        rows = join_rows(parts, features=0)[torch.tensor(order).argsort().numpy()]
         self._check(torch.from_numpy(rows.sum(axis=1)).unsqueeze(1), block)
         return rows, truncated
 
@@ -390,8 +390,7 @@ def encode_whole(
 
     The other arguments are those of ``encode_text_blocks``.
     """
-    results: list[_Encoded] = []
-    truncated = 0
+    results, truncated = [], 0
     with progress_bar(sentences, show_progress_bar) as advance:
         for block in text_blocks(sentences, work.encoding.block_size):
             result, block_truncated = encode(block, advance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, Self, TypeAlias, TypedDict, Unpack, cast, overload
 
 import numpy as np
@@ -16,9 +16,10 @@ from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind, Prompts
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.encoding import Device, Vectors
 from contrastive_text.inference.quantization import Precision
-from contrastive_text.inference.search import SimilarityName, pair_similarities, similarities
+from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities, similarities
 from contrastive_text.inference.sparse import SparseVectors, comparable, is_sparse, token_weights
 from contrastive_text.inference.vector_files import Array
+from contrastive_text.poolers import Pooler
 
 AnyVectors: TypeAlias = Vectors | SparseVectors
 """Vectors of texts, dense or sparse."""
@@ -111,6 +112,8 @@ class FamiliarNames(nn.Module):
     """
 
     encoder: Encoder
+    pooler: Pooler
+    head: nn.Sequential | None
     prompts: Prompts
     query_length: int | None
     document_length: int | None
@@ -182,6 +185,34 @@ class FamiliarNames(nn.Module):
         first, second = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
         return pair_similarities(self.similarity_fn_name, first, second)
 
+    def search(
+        self, queries: str | Sequence[str], corpus: Sequence[str] | AnyVectors, top_k: int = 5
+    ) -> list[list[Hit]]:
+        """Finds the texts of a corpus that are most similar to each query, by exact search.
+
+        Memory holds one block of similarities at a time.
+
+        Args:
+            queries: One query or a list of queries, encoded by ``encode_query``.
+            corpus: Texts, or their floating-point vectors from ``encode_document``, (C, D).
+            top_k: Number of hits per query; all texts if the corpus has fewer.
+
+        Returns:
+            Hits of each query, best first. Of equal hits the earlier text comes first.
+
+        Raises:
+            TypeError: A query or a text is not a string.
+            ValueError: The vectors have another number of features than the model, or ``top_k`` is below 1.
+        """
+        as_tensor = not self.is_sparse
+        texts = [queries] if isinstance(queries, str) else queries
+        rows: SparseVectors = self.encode_query(texts, convert_to_tensor=as_tensor)
+        if not isinstance(corpus, Tensor | np.ndarray) and not is_sparse(corpus):
+            corpus = self.encode_document(list(corpus), convert_to_tensor=as_tensor)
+        if as_tensor:
+            corpus = torch.as_tensor(corpus)
+        return nearest(self.similarity_fn_name, rows, corpus, top_k)
+
     def decode(self, embeddings: SparseVectors, top_k: int | None = None) -> list[dict[str, float]]:
         """Returns the tokens of each text with their weights, the largest weight first.
 
@@ -224,9 +255,9 @@ class FamiliarNames(nn.Module):
             )
 
     @property
-    @abstractmethod
     def is_sparse(self) -> bool:
         """True if a vector has a weight for each token of the vocabulary, most of which are 0 (SPLADE)."""
+        return self.pooler.reads_token_logits and self.head is None
 
     @property
     def max_seq_length(self) -> int | None:

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -41,8 +40,8 @@ from contrastive_text.inference.model_folder import local_folder, read_folder, w
 from contrastive_text.inference.model_parts import ModelParts, require_token_head, with_pooler
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
-from contrastive_text.inference.search import Hit, SimilarityName, nearest
-from contrastive_text.inference.sparse import SparseVectors, is_sparse, join_rows, to_coo
+from contrastive_text.inference.search import SimilarityName
+from contrastive_text.inference.sparse import SparseVectors, join_rows, to_coo
 from contrastive_text.inference.vector_files import Array
 from contrastive_text.poolers import MeanPooler, Pooler
 
@@ -225,11 +224,6 @@ class SentenceEncoder(FamiliarNames):
         return next(self.parameters()).device
 
     @property
-    def is_sparse(self) -> bool:
-        """True if a vector has a weight for each token of the vocabulary, most of which are 0 (SPLADE)."""
-        return self.pooler.reads_token_logits and self.head is None
-
-    @property
     def truncated(self) -> int:
         """Number of texts that the last call of ``encode`` or ``encode_blocks`` truncated to the length limit.
 
@@ -299,8 +293,7 @@ class SentenceEncoder(FamiliarNames):
         Returns:
             Vectors (N, D), or (D,) for one text. They are float32, or the type of ``precision``. For
             ``token_embeddings`` a list of N tensors (L, D) on the model's device, or a tensor for one text. If
-            ``is_sparse``, a ``scipy.sparse.csr_array`` (N, V), also for one text, or with ``convert_to_tensor`` a
-            sparse tensor on the CPU.
+            ``is_sparse``, a ``scipy.sparse.csr_array`` (N, V), also for one text, or a sparse tensor on the CPU.
 
         Raises:
             TypeError: A text is not a string.
@@ -339,10 +332,8 @@ class SentenceEncoder(FamiliarNames):
         if self.is_sparse:
             encoding.check_unchanged("sparse vectors", "truncate_dim")
             work = self._block_encoder(encoding, on_cpu=True)
-            rows = join_rows(
-                encode_whole(work.encode_sparse, work, texts, show_progress_bar, self._count_truncated),
-                self.features,
-            )
+            sparse = encode_whole(work.encode_sparse, work, texts, show_progress_bar, self._count_truncated)
+            rows = join_rows(sparse, self.features)
             return to_coo(rows) if convert_to_tensor else rows
         blocks = self.encode_blocks(texts, encoding, show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)
@@ -383,6 +374,7 @@ class SentenceEncoder(FamiliarNames):
             >>> model.encode_spans([text], [[(0, 13), (14, 32)]])[0].shape  # doctest: +SKIP
             (2, 384)
         """
+        self.require_dense("encode_spans")
         length = self.document_length
         tokenizer = self.tokenizer if length is None else self._limited_tokenizer(length, "document_length")
         width = self.truncate_dim or self.features
@@ -496,34 +488,6 @@ class SentenceEncoder(FamiliarNames):
             weight = next(self.head.parameters(), vectors)
             vectors = at_least_float32(self.head(vectors.to(weight.dtype)))
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
-
-    def search(
-        self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors | SparseVectors, top_k: int = 5
-    ) -> list[list[Hit]]:
-        """Finds the texts of a corpus that are most similar to each query, by exact search.
-
-        Memory holds one block of similarities at a time.
-
-        Args:
-            queries: One query or a list of queries, encoded by ``encode_query``.
-            corpus: Texts, or their floating-point vectors from ``encode_document``, (C, D).
-            top_k: Number of hits per query; all texts if the corpus has fewer.
-
-        Returns:
-            Hits of each query, best first. Of equal hits the earlier text comes first.
-
-        Raises:
-            TypeError: A query or a text is not a string.
-            ValueError: The vectors have another number of features than the model, or ``top_k`` is below 1.
-        """
-        as_tensor = not self.is_sparse
-        texts = [queries] if isinstance(queries, str) else queries
-        rows: SparseVectors = self.encode_query(texts, convert_to_tensor=as_tensor)
-        if not isinstance(corpus, Tensor | np.ndarray) and not is_sparse(corpus):
-            corpus = self.encode_document(list(corpus), convert_to_tensor=as_tensor)
-        if as_tensor:
-            corpus = torch.as_tensor(corpus)
-        return nearest(self.similarity_fn_name, rows, corpus, top_k)
 
     def save_pretrained(self, path: str | Path, separate_adapters: bool = False) -> None:
         """Saves the model to a folder that ``from_pretrained`` and sentence-transformers load with equal vectors.
