@@ -16,7 +16,7 @@ from torch import Tensor
 from contrastive_text import metrics
 from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.data import Table
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.encoders.base import Embedder, mask_unpooled, restore_order
 from contrastive_text.encoders.packing import pad

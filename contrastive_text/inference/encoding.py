@@ -21,7 +21,7 @@ from contrastive_text.core.machine import check_not_forked
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.types import NO_TEMPLATE, Role, Template
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind, Prompts, kind_of
 from contrastive_text.data.tokenizing import TemplatedText
 from contrastive_text.encoders import Encoder
@@ -390,14 +390,10 @@ def encode_whole(
 
     The other arguments are those of ``encode_text_blocks``.
     """
-    results, truncated = [], 0
     with progress_bar(sentences, show_progress_bar) as advance:
-        for block in text_blocks(sentences, work.encoding.block_size):
-            result, block_truncated = encode(block, advance)
-            results.append(result)
-            truncated += block_truncated
-    count(truncated)
-    return results
+        found = [encode(block, advance) for block in text_blocks(sentences, work.encoding.block_size)]
+    count(sum(truncated for _, truncated in found))
+    return [result for result, _ in found]
 
 
 @contextmanager

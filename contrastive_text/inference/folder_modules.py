@@ -22,7 +22,7 @@ from contrastive_text.core.libraries import read_errors_as
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.encoders import AsymmetricEncoder, Embedder, StaticEncoder, TransformerEncoder
 from contrastive_text.encoders.adapters import write_adapters
 from contrastive_text.encoders.asymmetric import SIDES, SavedEncoder, is_saved

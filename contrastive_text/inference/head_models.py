@@ -25,7 +25,7 @@ from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import NO_TEMPLATE, TextPair
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import build_row, collate_rows
+from contrastive_text.data.batching import build_row, collate_rows
 from contrastive_text.encoders.loading import load_sequence_classifier, load_tokenizer
 from contrastive_text.encoders.networks import longest_row
 from contrastive_text.encoders.shared_use import shared_network

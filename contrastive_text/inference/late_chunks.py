@@ -13,7 +13,7 @@ from contrastive_text.core.batch import Context
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Tokens
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import build_row, collate_rows
+from contrastive_text.data.batching import build_row, collate_rows
 from contrastive_text.data.tokenizing import TemplatedText
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.model_parts import ModelParts

@@ -27,7 +27,7 @@ from contrastive_text.core.storage.manifests import CONFIG, folder_with_manifest
 from contrastive_text.core.storage.records import write_json
 from contrastive_text.core.types import TextPair
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import build_row, collate_rows
+from contrastive_text.data.batching import build_row, collate_rows
 from contrastive_text.data.tokenizing import TextRow
 from contrastive_text.encoders import Embedder, TransformerEncoder
 from contrastive_text.encoders.asymmetric import require_transformer

@@ -14,7 +14,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import text_id
 from contrastive_text.core.types import NO_LABEL, Example, Row, Slot, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.views import DeleteTokens, SwapWords, TokenView, ViewPlan

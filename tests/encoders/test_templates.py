@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.base import Embedder, with_templates

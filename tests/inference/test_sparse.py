@@ -18,7 +18,7 @@ from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladeP
 
 from contrastive_text import SentenceEncoder, TransformerEncoder
 from contrastive_text.cli import run
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.evaluation import find_retrieval, query_scores
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.search import rank_documents

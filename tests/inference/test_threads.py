@@ -26,7 +26,7 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.core import machine
 from contrastive_text.core.batch import Hidden
 from contrastive_text.core.machine import one_thread
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.index import Index

@@ -18,7 +18,7 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.data import Collator, KeyedRow, TextDataModule
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.batching import collate_texts
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import ListMLE, ListNet, RankLoss
 from contrastive_text.objectives import MaskAbovePositive

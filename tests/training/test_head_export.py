@@ -315,7 +315,7 @@ def test_a_head_that_transformers_does_not_have_is_refused_or_written_in_the_own
     (found,) = run_heads(run, joined()).values()
     tokenizer_here = run.text_tokenizer(training=False)
     assert tokenizer_here is not None
-    from contrastive_text.data.collator import collate_rows
+    from contrastive_text.data.batching import collate_rows
 
     rows = tokenizer_here.pair_rows([TextPair(*pair) for pair in PAIRS])
     with torch.no_grad():
