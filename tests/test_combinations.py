@@ -183,11 +183,21 @@ REFUSED_PER_ROLE = {
 """Objectives of tokens -> what is said with an encoder per role, which gives vectors of texts."""
 
 
+REFUSED_SPARSE = {
+    "InfoNCE, ranks and vectors of a guide": "guide_features: expected 16, the width of the vectors of teacher",
+    "InfoNCE, denoising decoder": "DenoisingDecoder: expected vectors as wide as the encoder's tokens",
+    "InfoNCE, replaced tokens": "ReplacedTokens: expected a vector as wide as the encoder's tokens",
+}
+"""Objectives of vectors of another width -> what is said of vectors as wide as the vocabulary."""
+
+
 def senseless(combination: Combination) -> str | None:
     """Returns what a combination without sense is answered, None for all others."""
     if combination.views == "dropout" and combination.pairing != "same":
         return "FixedDropout: expected a pairing that repeats the anchor"
     if combination.pooler == "one per role" and (refusal := REFUSED_PER_ROLE.get(combination.objectives)):
+        return refusal
+    if combination.pooler == "sparse" and (refusal := REFUSED_SPARSE.get(combination.objectives)):
         return refusal
     if combination.pooler == "mask token" and combination.objectives in MASKED:
         return "expected no view that hides tokens with MaskTokenPooler"

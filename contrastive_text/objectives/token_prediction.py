@@ -148,7 +148,7 @@ class DenoisingDecoder(Objective):
             tokens = embedder.encoder.features
             raise InvalidValueError(
                 f"DenoisingDecoder: expected vectors as wide as the encoder's tokens ({tokens}), got "
-                f"{self._width}; remove --model.head"
+                f"{self._width}; remove --model.head, or use a pooler of token vectors"
             )
         self.decoder = TextDecoder(embedder.encoder, self.tied)
 

@@ -9,6 +9,7 @@ import pytest
 import tiny
 import torch
 from architectures import ROWS, ragged
+from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
@@ -142,3 +143,25 @@ def test_what_does_not_fit_is_refused_before_the_first_step(bert: str, tmp_path:
         pytest.raises(ValueError, match=r"data\.batch_size: expected at most 6 texts .*300 tokens.* got 16"),
     ):
         trainer.fit(ContrastiveModule(encoder, SpladePooler()), datamodule=tiny.data(texts, batch_size=8))
+
+
+def trained(folder: Path, bert: str, steps: int, resume: str | None = None) -> dict[str, Tensor]:
+    """Trains with dropout, and keeps every step."""
+    torch.manual_seed(0)
+    objectives = {"c": Contrastive(InfoNCE(1.0, similarity="dot")), "flops": FLOPS(0.3, 0.1, warmup_steps=5)}
+    module = ContrastiveModule(TransformerEncoder(bert), SpladePooler(), objectives=objectives)
+    keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+    trainer = tiny.trainer(folder, max_steps=steps, enable_checkpointing=True, callbacks=[keep])
+    data = tiny.data(tiny.write_texts(folder.parent / "texts.txt"))
+    trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+    assert module.objective_parts()["flops"].get_extra_state() == {"steps": steps}  # type: ignore[comparison-overlap]  # of FLOPS
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_resumed_run_ends_with_the_same_weights(bert: str, tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", bert, 4)
+    resumed = trained(tmp_path / "resumed", bert, 4, resume=str(tmp_path / "whole" / "step=2.ckpt"))
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(weight, resumed[name]) for name, weight in whole.items())
