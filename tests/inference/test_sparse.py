@@ -276,6 +276,7 @@ def test_a_trained_model_is_searched_and_scored_and_other_commands_refuse_it(
         assert "dense vectors" in capsys.readouterr().err, command
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_saved_model(model: SentenceEncoder, folder: Path) -> None:
     module = ContrastiveModule.from_recipe("splade", str(folder))
     assert isinstance(module.pooler, SpladePooler) and isinstance(module.encoder, TransformerEncoder)
