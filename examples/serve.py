@@ -35,7 +35,7 @@ from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.types import TextPair
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import build_row
+from contrastive_text.data.batching import build_row
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference import Index
 
@@ -325,6 +325,7 @@ def create_app(
         reranker: Model of /rerank; None for no such endpoint.
         training: Training texts, with whose vectors /metrics compares the last vectors; empty for no comparison.
     """
+    model.require_dense("serve")
     encoders = {"query": model.encode_query, "document": model.encode_document, "none": model.encode}
     counters = {kind: TokenCounter(model, kind) for kind in encoders}
     drifts = {kind: Drift(encode(training)) for kind, encode in encoders.items()} if training else {}
