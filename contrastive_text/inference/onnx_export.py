@@ -123,8 +123,8 @@ class _Graph(nn.Module):
     def __init__(self, model: SentenceEncoder) -> None:
         super().__init__()
         self.model = model
-        self.network = require_transformer(model.encoder, "export_onnx.model").model
-        tokenizer, network = model.encoder.tokenizer, self.network
+        network = require_transformer(model.encoder, "export_onnx.model").model
+        tokenizer = model.encoder.tokenizer
         assert tokenizer is not None
         arguments = inspect.signature(network.forward).parameters
         names = ["input_ids", "attention_mask", "token_type_ids"]
@@ -133,7 +133,9 @@ class _Graph(nn.Module):
     def forward(self, *values: Tensor) -> Tensor:
         inputs = dict(zip(self.inputs, values, strict=True))
         layers = self.model.pooler.layers
-        output = self.network(**inputs, output_hidden_states=layers != (-1,))
+        # Read through the model: a second registration would leave a second class of the encoder behind.
+        encoder: Any = self.model.encoder  # Any: a transformer
+        output = encoder.model(**inputs, output_hidden_states=layers != (-1,))
         last = {-1: output.last_hidden_state}
         states = last if layers == (-1,) else {layer: output.hidden_states[layer] for layer in layers}
         pooled = self.model.pooler(Hidden(states, inputs["attention_mask"].bool()))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Hidden
 from contrastive_text.core.storage.manifests import MANIFEST
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.inference.onnx_export import export_onnx
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import (
@@ -151,6 +151,14 @@ def test_every_pooler_gives_its_vectors_for_all_sizes_of_a_batch_and_without_tor
     assert {each.path.name for each in found if each.has_digest} >= {"model.onnx", "tokenizer.json", MANIFEST}
     assert all(each.has_digest and each.damage is None for each in found)
     check_without_torch(every, graph, tmp_path)
+
+
+@pytest.mark.slow
+def test_an_export_leaves_no_second_class_of_the_encoder(bert: str, tmp_path: Path) -> None:
+    # A second class of one name would make the short name of the encoder ambiguous in a later configuration.
+    export_onnx(SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", device="cpu"), tmp_path / "onnx")
+    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in Encoder.__subclasses__()]
+    assert len(names) == len({*names})
 
 
 @pytest.mark.slow
