@@ -220,13 +220,14 @@ def test_a_step_of_several_ranks_reads_nothing_back() -> None:
     ],
 )
 def test_no_step_reads_anything_back(case: str, layout: str, chunked: bool) -> None:
-    for views in VIEWS:
+    for views in VIEWS[:1] if QUIET[case].in_context else VIEWS:
         # Gradient views take a backward pass, which torch's efficient kernel lacks on this device.
         kernel = "flash" if views == "every level" else "efficient"
         step(QUIET[case], views, layout, "dense", chunked, kernel)
     step(QUIET[case], "no views", layout, "dense", chunked, ranks=2)
     if QUIET[case].streams:  # a loss knows of no views, but gradient views of its backward pass
-        step(QUIET[case], "every level", layout, "streamed", chunked, "flash")
+        views, kernel = ("no views", "efficient") if QUIET[case].in_context else ("every level", "flash")
+        step(QUIET[case], views, layout, "streamed", chunked, kernel)
         step(QUIET[case], "no views", layout, "streamed", chunked, ranks=2)
 
 

@@ -225,7 +225,7 @@ class AsymmetricEncoder(Encoder):
             )
         parts = self.row_parts(batch)
         vectors = [self._encode(batch if len(parts) == 1 else batch.split(rows), alter) for rows in parts]
-        order = torch.cat(parts).argsort().to(vectors[0].device)
+        order = move_to_device(torch.cat(parts).argsort(), vectors[0].device)
         rows = torch.cat(vectors)[order].unsqueeze(1)
         return Hidden({-1: rows}, mask=torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device))
 

@@ -144,7 +144,7 @@ def _kind(where: str, class_path: str, first: Sequence[str]) -> str:
     match = _THEIRS.fullmatch(class_path)
     if match is not None and match[1] in (first or (_POOLING, SPLADE, *KINDS)):
         return match[1]
-    if first or class_path.startswith("sentence_transformers."):
+    if first or not class_path or class_path.startswith("sentence_transformers."):
         names = ", ".join((*_NETWORKS, _POOLING, SPLADE, *KINDS))
         raise InvalidValueError(
             f"{where}: expected a class of sentence-transformers of {names}, got {class_path}; {ELSEWHERE}"
