@@ -397,7 +397,7 @@ def encode_whole(
 
 
 @contextmanager
-def progress_bar(sentences: Iterable[str], is_shown: bool) -> Iterator[Callable[[int], object]]:
+def progress_bar(sentences: Iterable[object], is_shown: bool) -> Iterator[Callable[[int], object]]:
     """Draws a progress bar of texts. Yields a function that advances the bar by a number of texts."""
     columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, disable=not is_shown) as bar:

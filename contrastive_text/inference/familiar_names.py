@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.data.prompts import DOCUMENT, QUERY, Kind, Prompts
-from contrastive_text.encoders import Encoder
+from contrastive_text.encoders import Embedder, Encoder
 from contrastive_text.inference.encoding import Device, Vectors
 from contrastive_text.inference.quantization import Precision
 from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities, similarities
-from contrastive_text.inference.sparse import SparseVectors, comparable, is_sparse, token_weights
+from contrastive_text.inference.sparse import SparseVectors, comparable, is_sparse, to_csr, token_weights
 from contrastive_text.inference.vector_files import Array
 from contrastive_text.poolers import Pooler
 
@@ -168,7 +168,8 @@ class FamiliarNames(nn.Module):
     def similarity(self, embeddings1: AnyVectors, embeddings2: AnyVectors) -> Tensor:
         """Returns the similarity matrix of two sets of vectors, (A, D) and (B, D) -> (A, B).
 
-        The similarity is ``similarity_fn_name``, by default the cosine. Sparse vectors are those of ``encode``.
+        The similarity is ``similarity_fn_name``, by default the cosine. Sparse vectors are arrays or tensors
+        of ``encode``.
         """
         if is_sparse(embeddings1) or is_sparse(embeddings2):
             first, second = (comparable(self.similarity_fn_name, each) for each in (embeddings1, embeddings2))
@@ -237,7 +238,7 @@ class FamiliarNames(nn.Module):
         tokens = {number: token for token, number in tokenizer.get_vocab().items()}
         # A network may have more rows than the tokenizer has tokens.
         names = [tokens.get(number, f"[{number}]") for number in range(embeddings.shape[1])]
-        return list(token_weights(embeddings, names, top_k))
+        return list(token_weights(to_csr(embeddings), names, top_k))
 
     def require_dense(self, where: str) -> None:
         """Checks that the model's vectors are dense.
@@ -257,7 +258,7 @@ class FamiliarNames(nn.Module):
     @property
     def is_sparse(self) -> bool:
         """True if a vector has a weight for each token of the vocabulary, most of which are 0 (SPLADE)."""
-        return self.pooler.reads_token_logits and self.head is None
+        return Embedder(self.encoder, self.pooler, self.head).is_sparse
 
     @property
     def max_seq_length(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -363,16 +362,15 @@ def late_chunk_rows(
         path: The file, ``.npy``.
         batch_size: Number of documents that are encoded together.
     """
-    digests, count = [], 0
+    digest, count = TextsDigest(), 0
     for document in documents():
-        digests.append(hashlib.sha256(f"{document.text}\0{document.spans}".encode()).hexdigest())
+        digest.add(f"{document.text}\0{document.spans}".encode())
         count += len(document.spans)
-    contents = hashlib.sha256("".join(digests).encode()).hexdigest()
-    origin = {"model": model.identity, "spans": contents, "batch_size": batch_size}
+    origin = {"model": model.identity, "spans": digest.hexdigest(), "batch_size": batch_size}
 
     def blocks(done: int) -> Iterator[tuple[Array, int]]:
         rest, skipped = iter(documents()), 0
-        with progress_bar(digests, is_shown=True) as advance:
+        with progress_bar(range(digest.count), is_shown=True) as advance:
             while block := list(islice(rest, batch_size)):
                 advance(len(block))
                 if skipped < done:  # a block is on the disk as a whole, or not at all

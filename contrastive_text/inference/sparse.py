@@ -23,23 +23,31 @@ _WHERE = "sparse vectors"
 
 
 def is_sparse(vectors: object) -> TypeGuard[SparseVectors]:
-    """Returns whether vectors are a sparse matrix or array of scipy.
+    """Returns whether vectors are a sparse matrix or array of scipy, or a sparse tensor of torch.
 
     Example:
         >>> is_sparse(to_csr(torch.eye(2))), is_sparse(torch.eye(2))
         (True, False)
     """
+    if isinstance(vectors, Tensor):
+        return vectors.layout is not torch.strided
     return type(vectors).__module__.startswith("scipy.sparse")
 
 
-def to_csr(vectors: Tensor) -> SparseVectors:
-    """Converts dense vectors to a CSR array, (n, V).
+def to_csr(vectors: Tensor | SparseVectors) -> SparseVectors:
+    """Converts dense or sparse vectors to a CSR array, (n, V).
 
     Example:
         >>> to_csr(torch.tensor([[0.0, 2.0, 0.0]])).indices.tolist()
         [1]
     """
-    return require("scipy.sparse", _WHERE).csr_array(vectors.detach().cpu().numpy())
+    scipy = require("scipy.sparse", _WHERE)
+    if not isinstance(vectors, Tensor):
+        return scipy.csr_array(vectors)
+    if not is_sparse(vectors):
+        return scipy.csr_array(vectors.detach().cpu().numpy())
+    coo = vectors.detach().cpu().to_sparse_coo().coalesce()
+    return scipy.csr_array((coo.values().numpy(), tuple(coo.indices().numpy())), shape=tuple(coo.shape))
 
 
 def csr_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> SparseVectors:
@@ -83,19 +91,25 @@ def to_coo(vectors: SparseVectors) -> Tensor:
 
 
 def comparable(name: str, vectors: SparseVectors) -> SparseVectors:
-    """Returns sparse vectors whose dot products are the similarities: scaled to unit length for the cosine.
+    """Returns rows whose dot products are the similarities, in CSR: scaled to unit length for the cosine.
 
     Args:
         name: ``dot`` or ``cosine``.
-        vectors: Sparse vectors, (N, V).
+        vectors: Sparse vectors, (N, V), of scipy or of torch.
 
     Raises:
-        ValueError: Another similarity, which an inverted index can't compute.
+        ValueError: Dense vectors, or another similarity, which an inverted index can't compute.
 
     Example:
         >>> comparable("cosine", to_csr(torch.tensor([[3.0, 4.0]]))).toarray().tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
+    if not is_sparse(vectors):
+        raise InvalidValueError(
+            f"similarity: expected sparse vectors on both sides, got {type(vectors).__name__}; "
+            "encode both with one model"
+        )
+    vectors = to_csr(vectors)
     if one_of("similarity_fn_name of sparse vectors", name, ("dot", "cosine")) == "dot":
         return vectors
     lengths = np.sqrt((vectors * vectors).sum(axis=1))

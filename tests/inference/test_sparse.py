@@ -181,6 +181,19 @@ def test_search_and_similarity_of_texts(model: SentenceEncoder) -> None:
     assert [[hit.corpus_id for hit in row] for row in hits] == scores[:2].topk(3).indices.tolist()
 
 
+def test_sparse_tensors_are_taken_where_arrays_are_and_dense_vectors_are_refused(model: SentenceEncoder) -> None:
+    rows, tensor = model.encode(TEXTS), model.encode(TEXTS, convert_to_tensor=True)
+    assert torch.equal(model.similarity(tensor, rows), model.similarity(rows, rows))
+    assert torch.equal(model.similarity_pairwise(tensor, tensor), model.similarity_pairwise(rows, rows))
+    assert model.search(TEXTS[:2], tensor, top_k=3) == model.search(TEXTS[:2], rows, top_k=3)
+    assert model.decode(tensor, top_k=4) == model.decode(rows, top_k=4)
+    for compare in (model.similarity, model.similarity_pairwise):
+        with pytest.raises(ValueError, match="expected sparse vectors on both sides, got Tensor"):
+            compare(tensor, tensor.to_dense())
+    with pytest.raises(ValueError, match="expected sparse vectors on both sides, got ndarray"):
+        model.search(TEXTS[:2], rows.toarray())
+
+
 @pytest.mark.slow
 def test_threads_may_encode_with_one_model(model: SentenceEncoder) -> None:
     expected, found = model.encode(TEXTS), {}
