@@ -137,7 +137,8 @@ def test_encode_gives_csr_rows_a_sparse_tensor_or_weights_of_tokens(model: Sente
     assert is_sparse(rows) and rows.shape == (9, 300) and rows.dtype == np.float32
     whole = model(collate_texts(model.tokenizer, model.tokenizer.tokenize_with_template(TEXTS))).detach().numpy()
     np.testing.assert_allclose(rows.toarray(), whole, rtol=1e-5, atol=1e-6)
-    assert torch.equal(model.encode(TEXTS, convert_to_tensor=True).to_dense(), torch.from_numpy(rows.toarray()))
+    tensor = model.encode(TEXTS, batch_size=2, convert_to_tensor=True)
+    assert torch.equal(tensor.to_dense(), torch.from_numpy(rows.toarray()))
     assert model.encode(TEXTS[0]).shape == (1, 300) and model.encode([]).shape == (0, 300)
     units = model.encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose((units * units).sum(axis=1), np.ones(9), rtol=1e-6)
