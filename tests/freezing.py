@@ -14,12 +14,11 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import tiny
 import torch
 import wordnet_files
 from pytorch_lightning import Callback
-from recipe_options import own_options
+from recipe_options import draw_weights, drawn, own_options
 
 from contrastive_text.cli import run
 from contrastive_text.recipes import recipe_names
@@ -31,13 +30,6 @@ STEPS = 3
 Figures = dict[str, Any]  # Any: losses and norms by step, two sums by tensor
 
 
-def drawn(name: str, shape: torch.Size) -> torch.Tensor:
-    """Returns numbers from -1/3 to 1/3 that are the same on every machine; 1 is added for scales."""
-    rng = np.random.default_rng(sorted(name.encode()))
-    values = torch.from_numpy(rng.integers(-1000, 1001, size=tuple(shape)) / 3000)
-    return values + 1 if "LayerNorm.weight" in name else values
-
-
 class Freezer(Callback):
     """Starts a run from drawn weights, and notes what it comes to."""
 
@@ -46,9 +38,7 @@ class Freezer(Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         self.figures.clear()
         self.figures.update(losses=[], gradient_norms=[], tensors={})
-        with torch.no_grad():
-            for name, weight in pl_module.named_parameters():
-                weight.copy_(drawn(name, weight.shape))
+        draw_weights(pl_module)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002  # Lightning's
         gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]

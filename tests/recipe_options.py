@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import tiny
+import torch
 from torch import Tensor, nn
 
 from contrastive_text.data.files.readers import TextStream
@@ -21,6 +23,20 @@ INFERENCE = [
     for stage in ("sup_{}", "joint_{}", "joint_{}_paper")
     for size in ("base", "large")
 ]
+
+
+def draw_weights(module: nn.Module) -> None:
+    """Sets the weights of a module to numbers that are the same on every machine."""
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            weight.copy_(drawn(name, weight.shape))
+
+
+def drawn(name: str, shape: torch.Size) -> Tensor:
+    """Returns numbers from -1/3 to 1/3 that are the same on every machine; 1 is added for scales."""
+    rng = np.random.default_rng(sorted(name.encode()))
+    values = torch.from_numpy(rng.integers(-1000, 1001, size=tuple(shape)) / 3000)
+    return values + 1 if "LayerNorm.weight" in name else values
 
 
 def documents(folder: Path) -> str:
@@ -90,6 +106,7 @@ def write_guides(name: str, texts: str, folder: Path) -> None:
         features = 384 if name == "static" else 4 * width  # guide_features of the recipe
         bert = tiny.save_bert(folder / f"teacher {width}", hidden_size=features)
         teacher = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+        draw_weights(teacher.double())  # so that the vectors are the same on every machine
         EmbeddingRun(
             teacher, TextStream(texts, distinct=True), folder / guide["init_args"]["path"], with_ids=True
         ).finish()

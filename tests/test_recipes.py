@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -90,7 +91,8 @@ def finished(folder: Path, steps: int = 2) -> ContrastiveModule:
     module = ContrastiveModule.load_from_checkpoint(checkpoint)
     model = checkpoint.parents[1] / "model"
     if folder_kind(model) is None:
-        results = SentenceEncoder.from_pretrained(model).encode(tiny.TEXTS).round(4)
+        vectors = SentenceEncoder.from_pretrained(model).encode(tiny.TEXTS)
+        results = np.round(vectors if isinstance(vectors, np.ndarray) else vectors.toarray(), 4)
     else:  # a head of two texts in one sequence
         loaded = Classifier if folder_kind(model) == "classifier" else Reranker
         results = loaded.from_pretrained(model).logits([(text, tiny.TEXTS[0]) for text in tiny.TEXTS]).numpy()
