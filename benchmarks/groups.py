@@ -228,13 +228,12 @@ class Groups:
             fixed += ["--trainer.max_steps", str(self.options.steps), *words]
             do(in_folder("fit", [*fixed, *self.options.words], folder, seed))
             model = SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent, device="cpu")
-            sides = {
-                "queries": model.encode_query([text for group in self.held for text in group]),
-                "documents": model.encode_document(self.further),
-            }
+            texts = [text for group in self.held for text in group]
+            queries, documents = model.encode_query(texts), model.encode_document([*texts, *self.further])
             drop_weights(folder)
-            counts = {side: vectors.nnz / vectors.shape[0] for side, vectors in sides.items()}
-            return {"name": name, "seed": seed, **self.scores(model), "nonzeros": counts}
+            counts = [vectors.nnz / vectors.shape[0] for vectors in (queries, documents)]
+            found = rank_documents(queries, documents, k=10, own=range(len(texts)))
+            return {"name": name, "seed": seed, **self.by_group(found), "nonzeros": counts}
 
         return keep(folder, make)
 
@@ -272,8 +271,7 @@ class Groups:
         """Returns the figures of each held-out group: means over its texts, each of which asks for the others."""
         texts = [text for group in self.held for text in group]
         vectors, queries = model.encode_document([*texts, *self.further]), model.encode_query(texts)
-        if not model.is_sparse:
-            vectors, queries = (change(torch.as_tensor(rows)) for rows in (vectors, queries))
+        vectors, queries = (change(torch.as_tensor(rows)) for rows in (vectors, queries))
         return self.by_group(rank_documents(queries, vectors, k=10, own=range(len(texts))))
 
     def by_group(self, found: torch.Tensor) -> dict[str, list[float]]:
@@ -432,10 +430,10 @@ def sparse(groups: Groups) -> None:
             sides = [f"--model.objectives.flops.{side}_weight={weight}" for side in ("query", "document")]
             rows.append(groups.run_sparse(f"SPLADE, FLOPS {weight:g}", seed, *fixed, *sides))
         rows.append({**groups.run("hide", seed, lambda: groups.pairs, "hide"), "name": "dense"})
-    notes = ["Mean non-zeros of queries and of documents (the further questions):", ""]
+    notes = ["Mean non-zeros of queries and of documents:", ""]
     for name in dict.fromkeys(row["name"] for row in rows if "nonzeros" in row):
         counts = [row["nonzeros"] for row in rows if row["name"] == name]
-        said = (mean_and_spread([count[side] for count in counts]) for side in ("queries", "documents"))
+        said = (mean_and_spread([count[side] for count in counts]) for side in (0, 1))
         notes.append(f"- {name}: {' and '.join(said)}")
     notes.append("")
     groups.publish("groups_sparse", "Sparse vectors", "dense", rows, *notes)
