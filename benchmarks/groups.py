@@ -218,12 +218,12 @@ class Groups:
 
         return keep(folder, make)
 
-    def run_sparse(self, name: str, seed: int, *words: str) -> dict[str, Any]:
-        """Returns the row of a run of the recipe ``splade``, with the non-zeros of held-out texts."""
+    def run_sparse(self, name: str, seed: int, recipe: str, *words: str) -> dict[str, Any]:
+        """Returns the row of a run of a recipe of sparse vectors, with the non-zeros of held-out texts."""
         folder = self.out / f"{name}-{seed}"
 
         def make() -> dict[str, Any]:
-            fixed = ["--recipe", "splade", "--encoder", self.options.encoder, "--data.train", str(self.pairs)]
+            fixed = ["--recipe", recipe, "--encoder", self.options.encoder, "--data.train", str(self.pairs)]
             fixed += ["--data.batch_size", str(self.options.batch_size)]
             fixed += ["--trainer.max_steps", str(self.options.steps), *words]
             do(in_folder("fit", [*fixed, *self.options.words], folder, seed))
@@ -318,7 +318,7 @@ class Groups:
         named = {str(self.options.encoder): "ENCODER", str(self.options.pairs): "QUORA"}
         words = [*self.script, "--encoder", str(self.options.encoder)]
         words += ["--pairs", str(self.options.pairs), "--steps", str(self.options.steps)]
-        words += ["--batch_size", str(self.options.batch_size)]
+        words += ["--batch_size", str(self.options.batch_size), *self.options.words]
         said = command([*words, "--further", str(self.options.further)], named).replace(
             "contrastive-text", "python"
         )
@@ -428,7 +428,8 @@ def sparse(groups: Groups) -> None:
     for seed in range(groups.options.seeds):
         for weight in FLOPS_WEIGHTS:
             sides = [f"--model.objectives.flops.{side}_weight={weight}" for side in ("query", "document")]
-            rows.append(groups.run_sparse(f"SPLADE, FLOPS {weight:g}", seed, *fixed, *sides))
+            rows.append(groups.run_sparse(f"SPLADE, FLOPS {weight:g}", seed, "splade", *fixed, *sides))
+        rows.append(groups.run_sparse("SPLADE-doc", seed, "splade/doc", *fixed))
         rows.append({**groups.run("hide", seed, lambda: groups.pairs, "hide"), "name": "dense"})
     notes = ["Mean non-zeros of queries and of documents:", ""]
     for name in dict.fromkeys(row["name"] for row in rows if "nonzeros" in row):

@@ -75,7 +75,7 @@ def own_options(name: str, folder: Path) -> list[str]:
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
     if name.startswith("simcse/sup") or name in (
         "cs224n/pretrain_nli", "prompteol", "qwen3_embedding", "nv_embed_second", "reranker", "asymmetric",
-        "splade",
+        "splade", "splade/doc",
     ):  # fmt: skip
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
     if name == "reranker_distill":

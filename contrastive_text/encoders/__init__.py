@@ -4,7 +4,7 @@ from contrastive_text.encoders.adapters import Adapters, LoRA
 from contrastive_text.encoders.asymmetric import AsymmetricEncoder
 from contrastive_text.encoders.base import Embedder, Encoder
 from contrastive_text.encoders.packing import pad, token_mask
-from contrastive_text.encoders.static import StaticEncoder
+from contrastive_text.encoders.static import SparseStaticEncoder, StaticEncoder
 from contrastive_text.encoders.transformer import TransformerEncoder
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Embedder",
     "Encoder",
     "LoRA",
+    "SparseStaticEncoder",
     "StaticEncoder",
     "TransformerEncoder",
     "pad",

@@ -17,7 +17,7 @@ from contrastive_text.core.errors import InvalidValueError, at_least, one_of
 from contrastive_text.core.types import EmbeddingChange, Role
 from contrastive_text.encoders.base import Embedder, Encoder, RowGroup, check_template_bias
 from contrastive_text.encoders.packing import FixedLayout, natural_positions
-from contrastive_text.encoders.static import StaticEncoder
+from contrastive_text.encoders.static import SparseStaticEncoder, StaticEncoder
 from contrastive_text.encoders.transformer import TransformerEncoder
 from contrastive_text.heads import Head, build_head
 from contrastive_text.poolers import MeanPooler, Pooler
@@ -44,7 +44,8 @@ class AsymmetricEncoder(Encoder):
     Args:
         model_name_or_path: Folder or hub name of a transformer that encodes documents, in place of ``document``.
         query: Encoder of queries. None for a ``StaticEncoder`` that is computed from ``model_name_or_path``,
-            without PCA: its vectors begin close to those of documents.
+            without PCA: its vectors begin close to those of documents. With ``SpladePooler`` for documents, None
+            is a ``SparseStaticEncoder``.
         document: Encoder of documents.
         query_pooler: Pooler of queries; None for ``MeanPooler``.
         document_pooler: Pooler of documents; None for ``MeanPooler``.
@@ -55,8 +56,8 @@ class AsymmetricEncoder(Encoder):
         max_length: Largest number of tokens of a training row of either side; None for the smaller limit of both.
 
     Raises:
-        ValueError: The vectors have different widths, the tokenizers or the vocabularies differ, a head is
-            train-only, or an encoder has adapters or two sides itself.
+        ValueError: The vectors have different widths, only those of one side are sparse, the tokenizers or the
+            vocabularies differ, a head is train-only, or an encoder has adapters or two sides itself.
 
     Example:
         >>> from contrastive_text import TransformerEncoder
@@ -94,15 +95,27 @@ class AsymmetricEncoder(Encoder):
             )
         self.model_name_or_path = None  # the two encoders name it
         document = document or TransformerEncoder(model_name_or_path)
-        query = query or StaticEncoder(model_name_or_path, pca=False)
-        self.query, self.document = query, document
         self.query_pooler, self.document_pooler = query_pooler or MeanPooler(), document_pooler or MeanPooler()
+        if query is None and self.document_pooler.reads_token_logits:
+            query = SparseStaticEncoder(str(model_name_or_path))
+        query = query or StaticEncoder(model_name_or_path, pca=False)
+        if isinstance(query, SparseStaticEncoder):
+            query.widen(document.vocabulary_size)
+        self.query, self.document = query, document
         self.query_head, self.document_head = query_head, document_head
         self.frozen = None if frozen is None else one_of("encoder.frozen", frozen, Side)
         self.default = one_of("encoder.default", default, Side)
         at_least("encoder.max_length", max_length, 3, "null is the limit of the encoders")
         self.plain_role = "anchor" if default == "query" else "positive"
         widths = {side: self._build_side(side) for side in SIDES}
+        sparse = {side: Embedder(*self.parts(side)).is_sparse for side in SIDES}
+        if sparse["query"] != sparse["document"]:
+            side = next(side for side in SIDES if sparse[side])
+            raise InvalidValueError(
+                f"encoder: expected vectors of one kind, got sparse vectors of the {side} encoder only; set "
+                "SpladePooler or SparseStaticEncoder on both sides, or on none"
+            )
+        self.is_sparse = sparse["document"]
         if widths["query"] != widths["document"]:
             raise InvalidValueError(
                 f"encoder: expected vectors of queries and documents of one width, got {widths['query']} and "
@@ -128,24 +141,27 @@ class AsymmetricEncoder(Encoder):
         """Builds the head of a side, freezes the side on request, and returns the width of its vectors."""
         encoder, pooler, head = self.parts(side)
         place = f"encoder.{side}"
-        if encoder.pools or encoder.base_identity is not None:
-            got = "two sides" if encoder.pools else "adapters"
+        is_asymmetric = isinstance(encoder, AsymmetricEncoder)
+        if is_asymmetric or encoder.base_identity is not None:
+            got = "two sides" if is_asymmetric else "adapters"
             raise InvalidValueError(
                 f"{place}: expected one encoder without adapters, got {type(encoder).__name__} with {got}; give "
                 "a plain encoder, or merge the adapters into its weights first"
             )
         check_template_bias(pooler, encoder)
-        if pooler.reads_token_logits:
+        if encoder.pools and type(pooler) is not MeanPooler:
             raise InvalidValueError(
-                f"{place}_pooler: expected a pooler of token vectors, got {type(pooler).__name__}, which reads "
-                "token logits; train one encoder of all texts with it"
+                f"{place}_pooler: expected none, because {type(encoder).__name__} pools, got {describe(pooler)}; "
+                "remove it"
             )
+        if pooler.reads_token_logits and getattr(encoder, "token_head", None) is None:
+            encoder.build_token_head()
         if head is not None and head.train_only:
             raise InvalidValueError(
                 f"{place}_head: expected a head with train_only: false, because the saved model keeps it, got "
                 f"{type(head).__name__} with true; set train_only: false"
             )
-        width = build_head(head, pooler.width(encoder.features))
+        width = build_head(head, Embedder(encoder, pooler).width)
         if side == self.frozen:
             for part in filter(None, self.parts(side)):
                 part.requires_grad_(False)
@@ -251,6 +267,11 @@ class AsymmetricEncoder(Encoder):
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
         """Adds tokens to the vocabularies of both encoders; see ``Encoder.add_tokens``."""
+        if tokens and self.is_sparse:
+            raise InvalidValueError(
+                f"encoder: expected views without new tokens with sparse vectors, got {', '.join(tokens)}; set "
+                "their mark to null"
+            )
         for encoder in (self.query, self.document):
             encoder.add_tokens(tokens)
         self.vocabulary_size = self.document.vocabulary_size
@@ -277,10 +298,15 @@ class AsymmetricEncoder(Encoder):
     def clone(self) -> AsymmetricEncoder:
         """Returns a copy with copies of both encoders."""
         copies = {id(encoder): encoder.clone() for encoder in (self.query, self.document)}
-        return deepcopy(self, copies)
+        copy = deepcopy(self, copies)
+        for side in SIDES:  # a copy of a transformer has no token head
+            if copy.parts(side)[1].reads_token_logits:
+                copy.parts(side)[0].build_token_head()
+        copy.load_state_dict(self.state_dict())
+        return copy
 
 
-SavedEncoder: TypeAlias = TransformerEncoder | StaticEncoder | AsymmetricEncoder
+SavedEncoder: TypeAlias = TransformerEncoder | StaticEncoder | SparseStaticEncoder | AsymmetricEncoder
 """Encoders that a model folder can hold."""
 
 

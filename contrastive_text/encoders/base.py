@@ -46,6 +46,7 @@ class Encoder(nn.Module, ABC):
         equalize_groups: Whether all ranks must run the network equally often, because each holds a part of its
             weights.
         pools: Whether the encoder returns one vector per text in place of its token vectors.
+        is_sparse: Whether these vectors are weights of the tokens of the vocabulary, most of which are 0.
         plain_role: Role under which texts are encoded that are neither queries nor documents.
     """
 
@@ -61,6 +62,7 @@ class Encoder(nn.Module, ABC):
     base_identity: str | None = None
     equalize_groups: bool = False
     pools: ClassVar[bool] = False
+    is_sparse: bool = False
     plain_role: Role = "anchor"
 
     @abstractmethod
@@ -196,7 +198,7 @@ class Embedder(NamedTuple):
     @property
     def is_sparse(self) -> bool:
         """True if the vectors are weights of the tokens of the vocabulary, most of which are 0."""
-        return self.pooler.reads_token_logits and self.head is None
+        return (self.pooler.reads_token_logits or self.encoder.is_sparse) and self.head is None
 
     def groups(self, batch: Batch) -> list[RowGroup]:
         """Splits a batch by the encoder's layout and the bound on tokens, long rows first.

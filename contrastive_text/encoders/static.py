@@ -1,10 +1,10 @@
-"""``StaticEncoder``, a table of token vectors: computed from a transformer, read from a folder, or random."""
+"""Encoders without a network: ``StaticEncoder`` has a vector of each token, ``SparseStaticEncoder`` a weight."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors.torch import save_file
@@ -26,6 +26,8 @@ from contrastive_text.encoders.packing import FixedLayout, Layout, Packing, pad,
 from contrastive_text.encoders.transformer import TransformerEncoder
 
 WEIGHTS, TOKENIZER, _TOKENIZER_SETTINGS = "model.safetensors", "tokenizer.json", "tokenizer_config.json"
+_TOKEN_WEIGHTS = "weight"
+"""Name of the weights of tokens in a weight file of sentence-transformers' ``SparseStaticEmbedding``."""
 TABLE = "embedding.weight"
 """Name of the table in a weight file of sentence-transformers' ``StaticEmbedding``."""
 _FOLDED = ("embeddings", "mapping", "weights")
@@ -124,10 +126,7 @@ class StaticEncoder(Encoder):
         else:
             full = load_tokenizer(source)
             backend, names = Tokenizer.from_str(full.backend_tokenizer.to_str()), _special_tokens(full)
-        backend.no_padding()
-        backend.no_truncation()
-        backend.post_processor = None  # it would add special tokens
-        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)  # type: ignore[no-untyped-call]  # theirs
+        self.tokenizer = _bare_tokenizer(backend, names)
         if tokenizer_name_or_path and tokenizer_name_or_path != source:
             _check_same(self.tokenizer, load_tokenizer(tokenizer_name_or_path), source, tokenizer_name_or_path)
         if folder is None and model_name_or_path:
@@ -195,15 +194,125 @@ class StaticEncoder(Encoder):
             folder: Folder of the files, which exists.
             max_length: Longest text in tokens, at which the saved tokenizer truncates; None for no limit.
         """
-        assert self.tokenizer is not None
         save_file({TABLE: self.model.weight.detach().float().cpu().contiguous()}, folder / WEIGHTS)
-        backend = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
-        backend.no_truncation()
-        if max_length is not None:
-            backend.enable_truncation(max_length)
-        backend.save(str(folder / TOKENIZER))
-        names = _special_tokens(self.tokenizer)
-        write_json(folder / _TOKENIZER_SETTINGS, names | {"tokenizer_class": "PreTrainedTokenizerFast"})
+        _save_tokenizer(self.tokenizer, folder, max_length)
+
+
+class SparseStaticEncoder(Encoder):
+    """Encoder that is a weight for each token: a text's vector has the weights of its tokens, otherwise zeros.
+
+    All weights are 1 at first, so that a vector is a binary bag of words. A token that occurs twice counts once.
+    Rows have no special tokens. It is the encoder of queries of SPLADE-doc: an ``AsymmetricEncoder`` whose
+    ``document_pooler`` is ``SpladePooler`` (Formal et al. 2021, SPLADE v2, https://arxiv.org/abs/2109.10086;
+    naver/splade, ``SpladeDoc``). The saved encoder is sentence-transformers' ``SparseStaticEmbedding``.
+
+    Args:
+        model_name_or_path: Folder or hub name of the tokenizer.
+        max_length: Largest number of tokens of a training row; None for no limit.
+
+    Example:
+        >>> SparseStaticEncoder("bert/").vocabulary_size  # doctest: +SKIP
+        30522
+    """
+
+    pools: ClassVar[bool] = True
+    is_sparse = True
+    adapters = None
+
+    def __init__(self, model_name_or_path: str, max_length: int | None = None) -> None:
+        super().__init__()
+        self.model_name_or_path = model_name_or_path
+        self.max_length = at_least("encoder.max_length", max_length, 1, "null is no limit")
+        full = load_tokenizer(model_name_or_path)
+        self.truncation = (
+            full.model_max_length if full.model_max_length < 10**9 else None
+        )  # 10**30 means no limit
+        backend = Tokenizer.from_str(full.backend_tokenizer.to_str())
+        self.tokenizer = _bare_tokenizer(backend, _special_tokens(full))
+        self.vocabulary_size = self.features = max(backend.get_vocab().values(), default=-1) + 1
+        self.weight = nn.Parameter(torch.ones(self.features))
+
+    def widen(self, features: int) -> None:
+        """Adds features that no token has, for a network with more rows than the tokenizer has tokens."""
+        added = self.weight.new_ones(max(0, features - self.features))
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), added]), self.weight.requires_grad)
+        self.vocabulary_size = self.features = len(self.weight)
+
+    def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
+        """Returns the layout of rows on a device, and the reason for it; see ``Encoder.layout_on``."""
+        return ("packed", "no padding") if device.type == "cpu" else super().layout_on(device)
+
+    def forward(
+        self,
+        batch: Batch,
+        alter: EmbeddingChange | None = None,  # noqa: ARG002  # refused for this encoder
+        layers: tuple[int, ...] = (-1,),
+    ) -> Hidden:
+        """Returns a vector for each row in place of token vectors, (S, 1, V), and a mask that is True, (S, 1)."""
+        row = torch.repeat_interleave(torch.arange(len(batch)), batch.lengths)
+        has_token = self.weight.new_zeros(len(batch), self.vocabulary_size)
+        has_token[move_to_device(row, batch.ids.device), batch.ids] = 1
+        vectors = (has_token * self.weight).unsqueeze(1)
+        return Hidden(
+            dict.fromkeys(layers, vectors), torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:  # Any: as a transformer's
+        """Settings that vectors depend on, besides weights and tokenizer."""
+        return {"model_type": "sparse_static", "vocabulary_size": self.vocabulary_size}
+
+    def without_adapters(self, merge: bool) -> Self:  # noqa: ARG002  # as a transformer's
+        """Returns the encoder itself, because weights of tokens have no adapters."""
+        return self
+
+    def save_network(self, folder: Path, max_length: int | None = None) -> None:
+        """Writes the files of sentence-transformers' ``SparseStaticEmbedding``; see ``StaticEncoder``."""
+        assert self.tokenizer is not None
+        tokens = max(self.tokenizer.get_vocab().values(), default=-1) + 1
+        save_file({_TOKEN_WEIGHTS: self.weight.detach()[:tokens].float().cpu().contiguous()}, folder / WEIGHTS)
+        write_json(folder / "config.json", {"frozen": not self.weight.requires_grad})
+        _save_tokenizer(self.tokenizer, folder, max_length)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Reads a ``SparseStaticEmbedding`` from the folder of its module.
+
+        Raises:
+            ValueError: The weights aren't a number for each token, or they are damaged.
+        """
+        check_folder(str(folder))
+        weights = read_weights(folder / WEIGHTS, MANIFEST_ADVICE)
+        weight, encoder = weights.get(_TOKEN_WEIGHTS), cls(str(folder))
+        if weight is None or weight.shape != encoder.weight.shape or not weight.isfinite().all():
+            shapes = ", ".join(f"{name} {tuple(each.shape)}" for name, each in [*weights.items()][:3])
+            raise InvalidValueError(
+                f"{folder / WEIGHTS}: expected {_TOKEN_WEIGHTS}, a finite number for each of the tokenizer's "
+                f"{encoder.features:,} tokens, got {shapes or 'no weights'}; {MANIFEST_ADVICE}"
+            )
+        encoder.weight.data.copy_(weight)
+        return encoder
+
+
+def _bare_tokenizer(backend: Tokenizer, names: dict[str, str]) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer that neither adds special tokens nor truncates."""
+    backend.no_padding()
+    backend.no_truncation()
+    backend.post_processor = None  # it would add special tokens
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)  # type: ignore[no-untyped-call]  # theirs
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase | None, folder: Path, max_length: int | None) -> None:
+    """Writes a tokenizer that truncates texts at ``max_length`` tokens; None for no limit."""
+    assert tokenizer is not None
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    if max_length is not None:
+        backend.enable_truncation(max_length)
+    backend.save(str(folder / TOKENIZER))
+    settings: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings |= {} if max_length is None else {"model_max_length": max_length}
+    write_json(folder / _TOKENIZER_SETTINGS, _special_tokens(tokenizer) | settings)
 
 
 def static_folder(name: str) -> Path | None:

@@ -23,7 +23,13 @@ from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.batching import collate_texts
-from contrastive_text.encoders import AsymmetricEncoder, Embedder, StaticEncoder, TransformerEncoder
+from contrastive_text.encoders import (
+    AsymmetricEncoder,
+    Embedder,
+    SparseStaticEncoder,
+    StaticEncoder,
+    TransformerEncoder,
+)
 from contrastive_text.encoders.adapters import write_adapters
 from contrastive_text.encoders.asymmetric import SIDES, SavedEncoder, is_saved
 from contrastive_text.encoders.loading import build_model
@@ -193,7 +199,7 @@ def check_loadable(encoder: SavedEncoder, where: str, lengths: Sequence[int | No
             if is_saved(side):
                 check_loadable(side, where)
         return
-    if isinstance(encoder, StaticEncoder):
+    if isinstance(encoder, StaticEncoder | SparseStaticEncoder):
         if any(lengths):
             raise InvalidValueError(
                 f"{where}: expected one length limit of all texts of a static model, got query_length and "
@@ -224,7 +230,7 @@ def write_network(folder: Path, parts: ModelParts) -> None:
             "save_pretrained: expected an encoder with a tokenizer, got no tokenizer; train it first"
         )
     check_loadable(parts.encoder, "save_pretrained", (parts.query_length, parts.document_length))
-    if isinstance(parts.encoder, StaticEncoder):
+    if isinstance(parts.encoder, StaticEncoder | SparseStaticEncoder):
         parts.encoder.save_network(folder, parts.max_length)
         return
     assert isinstance(parts.encoder, TransformerEncoder), "module_lists writes a Router"
@@ -257,6 +263,13 @@ def read_static_settings(folder: Path) -> TransformerSettings:
 def read_static(folder: Path) -> tuple[StaticEncoder, int | None, TransformerSettings]:
     """Reads a ``StaticEmbedding`` from its folder; returns the same as ``read_network``."""
     encoder = StaticEncoder(str(folder))
+    return encoder, encoder.truncation, TransformerSettings(encoder.truncation)
+
+
+def read_sparse_static(folder: Path) -> tuple[SparseStaticEncoder, int | None, TransformerSettings]:
+    """Reads a ``SparseStaticEmbedding`` from its folder; returns the same as ``read_network``."""
+    _check_values(read_record(folder / "config.json"), path=(None,))  # of a file with the weights
+    encoder = SparseStaticEncoder.read(folder)
     return encoder, encoder.truncation, TransformerSettings(encoder.truncation)
 
 
@@ -328,7 +341,8 @@ def is_sparse_elsewhere(parts: ModelParts) -> bool:
     """Returns True if a model is a ``SparseEncoder`` of sentence-transformers."""
     has_layers = parts.head is not None or parts.normalize
     is_plain = parts.prompts.is_plain and parts.prompts.pooled
-    return type(parts.pooler) is SpladePooler and is_plain and not has_layers
+    is_sparse = type(parts.pooler) is SpladePooler or parts.encoder.is_sparse
+    return is_sparse and is_plain and not has_layers
 
 
 def _modes(pooler: Pooler) -> list[str]:

@@ -12,7 +12,13 @@ from torch import nn
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import read_json, records, resolve_inside, write_json
-from contrastive_text.encoders import AsymmetricEncoder, Embedder, Encoder, StaticEncoder
+from contrastive_text.encoders import (
+    AsymmetricEncoder,
+    Embedder,
+    Encoder,
+    SparseStaticEncoder,
+    StaticEncoder,
+)
 from contrastive_text.encoders.asymmetric import SIDES, SavedEncoder, Side
 from contrastive_text.heads import StackHead, UnitLength, describe_stack
 from contrastive_text.inference.folder_modules import (
@@ -25,12 +31,13 @@ from contrastive_text.inference.folder_modules import (
     read_network,
     read_pooler,
     read_record,
+    read_sparse_static,
     read_static,
     write_network,
     write_pooler,
 )
 from contrastive_text.inference.head_files import KINDS, group_layers, read_layers, write_layers
-from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.inference.model_parts import ModelParts, require_token_head
 from contrastive_text.poolers import Pooler
 
 _MODELS = "sentence_transformers.models"
@@ -41,10 +48,14 @@ _THEIRS = re.compile(
 )
 """Regular expression of the class path of a module of sentence-transformers, in older and newer versions."""
 TRANSFORMER, _POOLING, STATIC, ROUTER = "Transformer", "Pooling", "StaticEmbedding", "Router"
-"""Class names of modules in sentence-transformers. The last two give a vector per text, without a pooler."""
-_MLM, SPLADE = "MLMTransformer", "SpladePooling"
-"""Class names of the network and the pooler of a ``SparseEncoder`` of sentence-transformers."""
-_NETWORKS = (TRANSFORMER, STATIC, ROUTER, _MLM)
+"""Class names of modules in sentence-transformers."""
+_MLM, SPLADE, SPARSE_STATIC = "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"
+"""Class names of modules of a ``SparseEncoder`` of sentence-transformers."""
+_POOLED = (STATIC, ROUTER, SPARSE_STATIC)
+"""Networks that give a vector per text, without a pooler."""
+_NETWORKS = (TRANSFORMER, _MLM, *_POOLED)
+_KINDS = {AsymmetricEncoder: ROUTER, StaticEncoder: STATIC, SparseStaticEncoder: SPARSE_STATIC}
+"""Class of an encoder -> its kind, for encoders that aren't transformers."""
 _ROUTES = "router_config.json"
 """Name of the file with the routes of a ``Router``, in its folder."""
 _MOST_MODULES = 100
@@ -110,16 +121,16 @@ def read_modules(folder: Path) -> list[Module]:
 def _with_pooler(modules: list[Module], path: Path) -> list[Module]:
     """Returns a list of modules in which a pooler follows the network, and checks their order."""
     first, second = (modules[number].kind if number < len(modules) else None for number in (0, 1))
-    if first in (STATIC, ROUTER) and second != _POOLING:
+    if first in _POOLED and second != _POOLING:
         modules.insert(1, Module(_POOLING, "", path.parent))
-    elif first in (STATIC, ROUTER) and modules[1].class_path.startswith("sentence_transformers."):
+    elif first in _POOLED and modules[1].class_path.startswith("sentence_transformers."):
         raise InvalidValueError(
             f"{path}: expected no {_POOLING} of sentence-transformers after {first}, which gives a vector per "
             f"text, got {modules[1].class_path}; remove it"
         )
     if first == _MLM and second == SPLADE:
         modules[0] = modules[0]._replace(kind=TRANSFORMER)
-    kinds = [TRANSFORMER if module.kind in (STATIC, ROUTER) else module.kind for module in modules]
+    kinds = [TRANSFORMER if module.kind in _POOLED else module.kind for module in modules]
     kinds[1:2] = [_POOLING if kind == SPLADE and first in (TRANSFORMER, _MLM) else kind for kind in kinds[1:2]]
     expected = [*(TRANSFORMER, _POOLING)[: len(kinds)], *kinds[2:]]
     if kinds != expected or not kinds or not all(kind in KINDS for kind in kinds[2:]):
@@ -171,7 +182,16 @@ def read_encoder(modules: Sequence[Module]) -> tuple[SavedEncoder, int | None, T
     kind, _, place = modules[0]
     if kind == ROUTER:
         return _read_router(place)
-    return read_static(place) if kind == STATIC else read_network(place, tasks_of(modules))
+    if kind in (STATIC, SPARSE_STATIC):
+        return read_static(place) if kind == STATIC else read_sparse_static(place)
+    return read_network(place, tasks_of(modules))
+
+
+def is_sparse_list(modules: Sequence[Module]) -> bool:
+    """Returns whether a list of modules is a ``SparseEncoder`` of sentence-transformers."""
+    if modules[0].kind == ROUTER:
+        return any(is_sparse_list(route) for route in _read_routes(modules[0].place)[0].values())
+    return modules[0].kind == SPARSE_STATIC or modules[1].kind == SPLADE
 
 
 def tasks_of(modules: Sequence[Module]) -> Sequence[str | None]:
@@ -221,18 +241,17 @@ def write_modules(folder: Path, parts: ModelParts, prefix: str = "", in_root: bo
     """
     after_pooler = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
     modules = group_layers(after_pooler)  # raises for an unsupported layer before a file is written
-    is_router, is_static = isinstance(parts.encoder, AsymmetricEncoder), isinstance(parts.encoder, StaticEncoder)
-    kinds = [ROUTER if is_router else STATIC if is_static else TRANSFORMER]
-    if not is_router and not (is_static and is_loadable_elsewhere(parts)):
-        kinds.append(_POOLING)
-    if is_sparse_elsewhere(parts):
+    kinds = [_KINDS.get(type(parts.encoder), TRANSFORMER)]
+    if kinds == [TRANSFORMER] and is_sparse_elsewhere(parts):
         kinds = [_MLM, SPLADE]
+    elif not parts.encoder.pools and not (kinds == [STATIC] and is_loadable_elsewhere(parts)):
+        kinds.append(_POOLING)
     every = [*kinds, *(kind for kind, _ in modules)]
     names = [f"{prefix}{number}_{kind}" for number, kind in enumerate(every)]
     if in_root and kinds[0] in (TRANSFORMER, _MLM):
         names[0] = ""
     paths = {each: f"{_MODELS}.{kind}" for each, kind in zip(names, every, strict=True)}
-    if kinds == [_MLM, SPLADE]:
+    if kinds in ([_MLM, SPLADE], [SPARSE_STATIC]):
         paths |= {each: f"{_SPARSE_MODELS}.{kind}" for each, kind in zip(names, kinds, strict=False)}
     for each in names:
         (folder / each).mkdir(exist_ok=True)
@@ -291,7 +310,8 @@ def _read_routes(folder: Path) -> tuple[dict[Side, list[Module]], Side]:
     for side in SIDES:
         modules = []
         for number, name in enumerate(structure.texts(side)):
-            class_path, first = types.text(name), (TRANSFORMER, STATIC) if number == 0 else ()
+            networks = [kind for kind in _NETWORKS if kind != ROUTER]
+            class_path, first = types.text(name), networks if number == 0 else ()
             place = resolve_inside(folder, name, config.where)
             modules.append(Module(_kind(f"{types.where}: {name}", class_path, first), class_path, place))
         routes[side] = _with_pooler(modules, path)
@@ -319,6 +339,8 @@ def _read_router(folder: Path) -> tuple[AsymmetricEncoder, int | None, Transform
         check_widths(layers.pooler, layers.layers, networks[side], folder)
     if after["query"].pooled != after["document"].pooled:
         raise InvalidValueError(f"{folder}: expected include_prompt to be equal in both routes; {ELSEWHERE}")
+    for side, layers in after.items():
+        require_token_head(networks[side], layers.pooler)
     encoder = AsymmetricEncoder(
         query=networks["query"],
         document=networks["document"],

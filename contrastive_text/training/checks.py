@@ -19,6 +19,7 @@ from contrastive_text.encoders.asymmetric import QUERY_ROLES
 from contrastive_text.encoders.base import Embedder, check_template_bias
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
+from contrastive_text.objectives.flops import FLOPS
 from contrastive_text.objectives.variants import Variants
 from contrastive_text.pairings import SameText
 from contrastive_text.poolers import (
@@ -95,7 +96,7 @@ def check_parts(
             )
             for pooler in poolers
         ),
-        *_pooler_refusals(poolers, objectives),
+        *_pooler_refusals(encoder, poolers, objectives),
         (
             not any(weights.values()),
             f"model.weights: expected a weight above 0, got {dict(weights)}: nothing would be trained; set one",
@@ -119,19 +120,24 @@ def check_parts(
 
 
 def _pooler_refusals(
-    poolers: Sequence[Pooler], objectives: Mapping[str, Objective]
+    encoder: Encoder, poolers: Sequence[Pooler], objectives: Mapping[str, Objective]
 ) -> Iterator[tuple[bool, str]]:
-    """Yields the refusals of poolers that read token logits."""
+    """Yields the refusals of poolers that read token logits, and of objectives of their sparse vectors."""
     training, use = poolers
     yield (
         training.reads_token_logits is not use.reads_token_logits,
         f"model.inference.pooler: expected {type(training).__name__} as in training, because one of both reads "
         f"token logits, got {type(use).__name__}; remove it",
     )
+    yield (
+        bool(objectives) and all(isinstance(part, FLOPS) for part in objectives.values()),
+        f"model.objectives: expected another objective with FLOPS, which alone makes all vectors 0, got "
+        f"{', '.join(objectives)}; add Contrastive or RankDistillation",
+    )
     for name, part in objectives.items():
         yield (
-            training.reads_token_logits and isinstance(part, Variants),
-            f"model.objectives.{name}: expected an objective of whole vectors with {type(training).__name__}, "
+            (training.reads_token_logits or encoder.is_sparse) and isinstance(part, Variants),
+            f"model.objectives.{name}: expected an objective of whole vectors with SpladePooler, "
             f"whose features are tokens of the vocabulary, got {type(part).__name__}; use its inner objective",
         )
 

@@ -16,7 +16,6 @@ from transformers import AutoModelForMaskedLM
 from contrastive_text import TransformerEncoder, poolers
 from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.encoders import AsymmetricEncoder
 from contrastive_text.losses import InfoNCE
 from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.objectives import FLOPS, Contrastive, Matryoshka, Quantized
@@ -133,8 +132,8 @@ def test_what_does_not_fit_is_refused_before_the_first_step(bert: str, tmp_path:
             ContrastiveModule(encoder, SpladePooler(), objectives={"c": wrapper})
     with pytest.raises(ValueError, match=r"ConcatPooler\.poolers: .*SpladePooler"):
         ConcatPooler([SpladePooler(), MeanPooler()])
-    with pytest.raises(ValueError, match=r"query_pooler: expected a pooler of token vectors, got SpladePooler"):
-        AsymmetricEncoder(query=encoder, document=encoder, query_pooler=SpladePooler())
+    with pytest.raises(ValueError, match=r"model\.objectives: expected another objective with FLOPS"):
+        ContrastiveModule(encoder, SpladePooler(), objectives={"flops": FLOPS()})
     with pytest.raises(ValueError, match=r"FLOPS\.document_weight: .*-1"):
         FLOPS(document_weight=-1)
     trainer, texts = tiny.trainer(tmp_path), tiny.write_texts(tmp_path / "texts.txt")

@@ -26,6 +26,7 @@ from contrastive_text.recipes.layers import read_recipe
 
 REFUSED = {
     "asymmetric": r"trainer\.strategy: expected ddp with AsymmetricEncoder",
+    "splade/doc": r"trainer\.strategy: expected ddp with AsymmetricEncoder",
     "cs224n/pcgrad": r"model\.combine: expected no PCGrad with fsdp2",
 }
 """Recipe -> what it is told under FSDP2."""

@@ -24,9 +24,10 @@ from contrastive_text.core.terminal import facts_table, log_message, make_consol
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.training_set import sibling_rows
-from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.asymmetric import is_saved
 from contrastive_text.encoders.static import StaticEncoder, static_folder
+from contrastive_text.encoders.transformer import TokenHead
 from contrastive_text.heads import FineTuningHead, Head, StackHead, describe_stack
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts, read_prompts
 from contrastive_text.inference.model_parts import pooler_name
@@ -54,7 +55,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     ]
     dropout = ", ".join(f"{name} {p:g}" for name, p in module.encoder.dropout_in_effect.items() if p)
     parts = module.objective_parts().items()
-    token_head = module.encoder.token_head if isinstance(module.encoder, TransformerEncoder) else None
+    token_head = next((part for part in module.encoder.modules() if isinstance(part, TokenHead)), None)
     origin = "" if token_head is None else "the checkpoint's" if token_head.pretrained else "starts at random"
     begun = [head.pretrained for head in module.by_task.heads if isinstance(head, FineTuningHead)]
     first = "; ".join(
