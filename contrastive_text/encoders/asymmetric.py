@@ -306,14 +306,16 @@ class AsymmetricEncoder(Encoder):
         return copy
 
 
-SavedEncoder: TypeAlias = TransformerEncoder | StaticEncoder | SparseStaticEncoder | AsymmetricEncoder
-"""Encoders that a model folder can hold."""
+SavedEncoder: TypeAlias = TransformerEncoder | StaticEncoder | AsymmetricEncoder
+"""Encoders that a model folder can hold. The query side of the last may be a ``SparseStaticEncoder`` too."""
 
 
 def is_saved(encoder: Encoder) -> TypeGuard[SavedEncoder]:
     """Returns whether a model folder can hold an encoder; of an ``AsymmetricEncoder``, both of its encoders."""
     if isinstance(encoder, AsymmetricEncoder):
-        return is_saved(encoder.query) and is_saved(encoder.document)
+        return is_saved(encoder.document) and (
+            isinstance(encoder.query, SparseStaticEncoder) or is_saved(encoder.query)
+        )
     return isinstance(encoder, SavedEncoder)
 
 

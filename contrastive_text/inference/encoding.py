@@ -275,7 +275,6 @@ class BlockEncoder:
                 self.tokenize(block),
                 block,
                 advance,
-                with_empty=False,
             )
         rows = dict(zip(order, (row for part in parts for row in part), strict=True))
         vectors = [rows[number] for number in range(len(rows))]
@@ -305,12 +304,8 @@ class BlockEncoder:
         templated: Sequence[TemplatedText],
         block: TextBlock,
         advance: Callable[[int], object] | None,
-        with_empty: bool = True,
     ) -> tuple[list[_Encoded], list[int], int]:
-        """Returns the result of each batch, the order of its texts, and the number of truncated texts.
-
-        A text without tokens has a result if ``with_empty`` and the model allow it.
-        """
+        """Returns the result of each batch, the order of its texts, and the number of truncated texts."""
         device, size = self.device, self.encoding.batch_size
         if device.type == "cpu":
             check_not_forked("encode", has_pool=self.model.runtime is not None)
@@ -319,7 +314,7 @@ class BlockEncoder:
         truncated = 0
         tokens = sum(text.length for text in templated)
         is_torchs = not any(isinstance(part, RuntimeEncoder) for part in network.modules())
-        with_empty = with_empty and bool(getattr(self.model, "takes_empty_texts", False))
+        with_empty = compute is network and bool(getattr(self.model, "takes_empty_texts", False))
         is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
         with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):

@@ -266,11 +266,11 @@ def read_static(folder: Path) -> tuple[StaticEncoder, int | None, TransformerSet
     return encoder, encoder.truncation, TransformerSettings(encoder.truncation)
 
 
-def read_sparse_static(folder: Path) -> tuple[SparseStaticEncoder, int | None, TransformerSettings]:
-    """Reads a ``SparseStaticEmbedding`` from its folder; returns the same as ``read_network``."""
+def read_sparse_static(folder: Path) -> tuple[SparseStaticEncoder, int | None]:
+    """Reads a ``SparseStaticEmbedding`` from its folder. Returns it, and the longest text in tokens or None."""
     _check_values(read_record(folder / "config.json"), path=(None,))  # of a file with the weights
     encoder = SparseStaticEncoder.read(folder)
-    return encoder, encoder.truncation, TransformerSettings(encoder.truncation)
+    return encoder, encoder.truncation
 
 
 def read_network(

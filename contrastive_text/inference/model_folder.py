@@ -31,7 +31,6 @@ from contrastive_text.inference.head_files import TaskHead
 from contrastive_text.inference.model_card import read_card, write_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.module_lists import (
-    SPARSE_STATIC,
     STATIC,
     TRANSFORMER,
     Module,
@@ -186,13 +185,11 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
     layers, settings, (kind, _, place) = read_layers_of(modules), _read_settings(folder), modules[0]
     is_sparse = settings.values.get("model_type") == _SPARSE_TYPE
     if is_sparse is not is_sparse_list(modules):
-        expected = f"{_SPARSE_TYPE} exactly with a SpladePooling or a SparseStaticEmbedding"
+        expected = f"{_SPARSE_TYPE} exactly with a SpladePooling"
         raise settings.refusal(expected, settings.values.get("model_type"), "model_type", ELSEWHERE)
     inference: dict[str, int | str | None] = {}
     if kind == STATIC:
         inference = dict(read_static_settings(place)._asdict())
-    elif kind == SPARSE_STATIC:
-        inference["max_length"] = _tokenizer_limit(place)
     elif kind == TRANSFORMER:
         inference = dict(read_transformer_settings(place, tasks_of(modules))._asdict())
         inference["max_length"] = inference["max_length"] or _tokenizer_limit(place)

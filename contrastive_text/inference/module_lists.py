@@ -52,8 +52,8 @@ TRANSFORMER, _POOLING, STATIC, ROUTER = "Transformer", "Pooling", "StaticEmbeddi
 _MLM, SPLADE, SPARSE_STATIC = "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"
 """Class names of modules of a ``SparseEncoder`` of sentence-transformers."""
 _POOLED = (STATIC, ROUTER, SPARSE_STATIC)
-"""Networks that give a vector per text, without a pooler."""
-_NETWORKS = (TRANSFORMER, _MLM, *_POOLED)
+"""Networks that give a vector per text, without a pooler. The last is only the query route of a ``Router``."""
+_NETWORKS = (TRANSFORMER, _MLM, STATIC, ROUTER)
 _KINDS = {AsymmetricEncoder: ROUTER, StaticEncoder: STATIC, SparseStaticEncoder: SPARSE_STATIC}
 """Class of an encoder -> its kind, for encoders that aren't transformers."""
 _ROUTES = "router_config.json"
@@ -182,16 +182,14 @@ def read_encoder(modules: Sequence[Module]) -> tuple[SavedEncoder, int | None, T
     kind, _, place = modules[0]
     if kind == ROUTER:
         return _read_router(place)
-    if kind in (STATIC, SPARSE_STATIC):
-        return read_static(place) if kind == STATIC else read_sparse_static(place)
-    return read_network(place, tasks_of(modules))
+    return read_static(place) if kind == STATIC else read_network(place, tasks_of(modules))
 
 
 def is_sparse_list(modules: Sequence[Module]) -> bool:
     """Returns whether a list of modules is a ``SparseEncoder`` of sentence-transformers."""
     if modules[0].kind == ROUTER:
-        return any(is_sparse_list(route) for route in _read_routes(modules[0].place)[0].values())
-    return modules[0].kind == SPARSE_STATIC or modules[1].kind == SPLADE
+        modules = _read_routes(modules[0].place)[0]["document"]
+    return modules[1].kind == SPLADE
 
 
 def tasks_of(modules: Sequence[Module]) -> Sequence[str | None]:
@@ -310,7 +308,7 @@ def _read_routes(folder: Path) -> tuple[dict[Side, list[Module]], Side]:
     for side in SIDES:
         modules = []
         for number, name in enumerate(structure.texts(side)):
-            networks = [kind for kind in _NETWORKS if kind != ROUTER]
+            networks = [TRANSFORMER, _MLM, STATIC, *([SPARSE_STATIC] if side == "query" else [])]
             class_path, first = types.text(name), networks if number == 0 else ()
             place = resolve_inside(folder, name, config.where)
             modules.append(Module(_kind(f"{types.where}: {name}", class_path, first), class_path, place))
@@ -326,11 +324,14 @@ def _read_routes(folder: Path) -> tuple[dict[Side, list[Module]], Side]:
 def _read_router(folder: Path) -> tuple[AsymmetricEncoder, int | None, TransformerSettings]:
     """Reads a ``Router`` with a route for queries and another for documents; see ``read_encoder``."""
     routes, default = _read_routes(folder)
-    networks: dict[Side, SavedEncoder] = {}
+    networks: dict[Side, SavedEncoder | SparseStaticEncoder] = {}
     after: dict[Side, Layers] = {}
     lengths: dict[Side, int | None] = {}
     for side, modules in routes.items():
         after[side] = layers = read_layers_of(modules)
+        if modules[0].kind == SPARSE_STATIC:
+            networks[side], lengths[side] = read_sparse_static(modules[0].place)
+            continue
         networks[side], lengths[side], settings = read_encoder(modules)
         if settings.query_length or settings.document_length:
             raise InvalidValueError(

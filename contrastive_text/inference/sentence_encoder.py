@@ -20,7 +20,7 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Kind, Prompts
 from contrastive_text.encoders import Embedder, Encoder
 from contrastive_text.encoders.asymmetric import is_saved
-from contrastive_text.encoders.static import SparseStaticEncoder, StaticEncoder
+from contrastive_text.encoders.static import StaticEncoder
 from contrastive_text.inference.encoding import (
     BLOCK_SIZE,
     BlockEncoder,
@@ -215,9 +215,8 @@ class SentenceEncoder(FamiliarNames):
 
     @property
     def takes_empty_texts(self) -> bool:
-        """True if a text without tokens has a vector, which is zeros, as in an encoder without a network."""
-        is_static = isinstance(self.encoder, StaticEncoder | SparseStaticEncoder)
-        return is_static and isinstance(self.pooler, MeanPooler)
+        """True if a text without tokens has a vector, which is zeros: the mean of no row of a static table."""
+        return isinstance(self.encoder, StaticEncoder) and isinstance(self.pooler, MeanPooler)
 
     @property
     def device(self) -> torch.device:
