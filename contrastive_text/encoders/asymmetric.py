@@ -287,7 +287,8 @@ class AsymmetricEncoder(Encoder):
         sides: dict[str, Any] = {}  # Any: as above
         for side in SIDES:
             encoder, pooler, head = self.parts(side)
-            network = encoder.settings if is_saved(encoder) else describe(encoder)
+            has_settings = isinstance(encoder, SparseStaticEncoder) or is_saved(encoder)
+            network = encoder.settings if has_settings else describe(encoder)
             sides[side] = [network, describe(pooler), str(None if head is None else head.network)]
         return {"model_type": "asymmetric", "default": self.default, **sides}
 
