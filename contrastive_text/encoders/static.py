@@ -224,9 +224,8 @@ class SparseStaticEncoder(Encoder):
         self.model_name_or_path = model_name_or_path
         self.max_length = at_least("encoder.max_length", max_length, 1, "null is no limit")
         full = load_tokenizer(model_name_or_path)
-        self.truncation = (
-            full.model_max_length if full.model_max_length < 10**9 else None
-        )  # 10**30 means no limit
+        limit = full.model_max_length
+        self.truncation = limit if limit < 10**9 else None  # 10**30 means no limit
         backend = Tokenizer.from_str(full.backend_tokenizer.to_str())
         self.tokenizer = _bare_tokenizer(backend, _special_tokens(full))
         self.vocabulary_size = self.features = max(backend.get_vocab().values(), default=-1) + 1
