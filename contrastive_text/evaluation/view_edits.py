@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
 from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -238,9 +238,27 @@ def _changed(before: Sequence[int], after: Sequence[int]) -> Iterator[int]:
 def _differences(
     before: Sequence[int], after: Sequence[int]
 ) -> Iterator[tuple[bool, Sequence[int], Sequence[int]]]:
-    """Compares two rows: yields spans in order, whether they are equal, the old tokens and the new tokens."""
-    for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        yield tag == "equal", before[i:j], after[k:m]
+    """Compares two rows: yields spans in order, whether they are equal, the old tokens and the new tokens.
+
+    As many tokens as possible are equal (longest common subsequence), so a view that deletes adds no token.
+    """
+    old, new = np.array(before, dtype=np.int64), np.array(after, dtype=np.int64)
+    common = np.zeros((len(old) + 1, len(new) + 1), dtype=np.int32)  # of before[i:] and after[j:]
+    for i in reversed(range(len(old))):
+        best = np.maximum(common[i + 1, :-1], common[i + 1, 1:] + (old[i] == new))
+        common[i, :-1] = np.maximum.accumulate(best[::-1])[::-1]
+    i = j = 0
+    while i < len(old) or j < len(new):
+        start, begin = i, j
+        while i < len(old) and j < len(new) and old[i] == new[j]:
+            i, j = i + 1, j + 1
+        if i > start:
+            yield True, before[start:i], after[begin:j]
+            continue
+        while (i < len(old) or j < len(new)) and not (i < len(old) and j < len(new) and old[i] == new[j]):
+            is_removed = j == len(new) or (i < len(old) and common[i + 1, j] >= common[i, j + 1])
+            i, j = (i + 1, j) if is_removed else (i, j + 1)
+        yield False, before[start:i], after[begin:j]
 
 
 def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:

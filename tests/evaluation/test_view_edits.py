@@ -65,6 +65,9 @@ def test_what_went_and_what_came_is_marked() -> None:
     assert pieces([a, c], [a, d, c], tokenizer) == [("kept", "a"), ("new", "d"), ("kept", "c")]
     changed = [("kept", "a"), ("gone", "b"), ("new", "d"), ("kept", "c")]
     assert pieces([a, b, c], [a, d, c], tokenizer) == changed
+    # If the longest common run (a c) were matched first, a kept "a" would be marked as new.
+    deleted = pieces([a, b, a, c, a, b, c, a], [a, a, a, c], tokenizer)
+    assert [piece.text for piece in deleted if piece.kind == "new"] == []
 
 
 def test_each_view_is_measured_against_what_enters_it(bert: TransformerEncoder) -> None:
