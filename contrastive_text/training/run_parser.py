@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from functools import cache, reduce
+from functools import cache
 from importlib.metadata import version
-from operator import or_
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -98,7 +96,6 @@ def _build(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
     )
     parser.add_argument("-c", "--config", action="config", help="a YAML file; later ones override earlier")
     parser.add_argument("--seed_everything", type=bool | int, default=42, help="one seed for all; true draws one")
-    _put_int_first(inspect.unwrap(pl.Trainer.__init__).__annotations__)
     for place in ("trainer", *(name for name in PLACES if name != "trainer")):
         parser.add_class_arguments(
             PLACES[place], place, fail_untyped=False, instantiate=place != "trainer", sub_configs=True
@@ -137,19 +134,6 @@ def _build(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
     elif command == "views":
         parser.add_argument("--n", type=int, default=3, help="rows to show")
     return parser
-
-
-def _put_int_first(annotations: dict[str, Any]) -> None:  # Any: types
-    """Puts int before float in the unions of a function, so that the parser reads 1 as a number of batches.
-
-    typing caches unions by equality. If another library builds ``Optional[Union[float, int]]`` first, Lightning's
-    ``Optional[Union[int, float]]`` may be that one. The parser would read 1 as 1.0, which is all batches.
-    """
-    for name, annotation in annotations.items():
-        members = get_args(annotation)
-        if {int, float} <= {*members}:
-            rest = [member for member in members if member not in (int, float)]
-            annotations[name] = reduce(or_, rest, int | float)
 
 
 def check_places(config: Mapping[str, Any]) -> None:

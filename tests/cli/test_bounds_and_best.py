@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import html
-import inspect
 import json
 from pathlib import Path
 
 import pytest
-import pytorch_lightning as pl
 import tiny
 import torch
 from covering import rest_slow
 from shells import Shell
 
 from contrastive_text import Run
-from contrastive_text.cli.configuration import configured
 from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.metrics.verdict import verdicts
-from contrastive_text.training.run_parser import run_parser
 
 VALIDATED = "FIT TINY --data.validation PAIRS"
 
@@ -46,16 +42,6 @@ def test_the_bound_that_is_given_replaces_the_recipes_and_two_are_both_shown(
     (here / "bound.yaml").write_text("trainer: {max_steps: 8}\n")
     assert said in shell(f"FIT TINY {options}").out
     assert kept_step() == int(said.split()[0])
-
-
-def test_1_is_one_batch_also_where_a_library_has_put_float_before_int(monkeypatch: pytest.MonkeyPatch) -> None:
-    annotations = inspect.unwrap(pl.Trainer.__init__).__annotations__
-    monkeypatch.setitem(annotations, "limit_val_batches", float | int | None)
-    run_parser.__globals__["_build"].cache_clear()
-    words = ["--model.encoder", "TransformerEncoder", "--data.train", "x.txt", "--trainer.limit_val_batches", "1"]
-    _, parsed = configured("fit", [*words, "--trainer.val_check_interval", "1.0"])
-    assert isinstance(parsed["trainer.limit_val_batches"], int)
-    assert isinstance(parsed["trainer.val_check_interval"], float)
 
 
 @pytest.mark.slow
