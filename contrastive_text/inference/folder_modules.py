@@ -238,21 +238,35 @@ def write_network(folder: Path, parts: ModelParts) -> None:
     plain.save_network(folder)
     if parts.encoder.adapters is not None:
         write_adapters(folder, parts.encoder.model, parts.encoder.model_name_or_path)
-    parts.encoder.tokenizer.save_pretrained(folder)
-    write_padding(folder / "tokenizer_config.json", parts.encoder.tokenizer)
+    save_tokenizer(parts.encoder.tokenizer, folder)
     lengths = {"query_length": parts.query_length, "document_length": parts.document_length}
     settings = {"max_seq_length": parts.max_length, "do_lower_case": False}
     settings |= {name: length for name, length in lengths.items() if length is not None}
     write_json(folder / TRANSFORMER_SETTINGS, settings)
 
 
-def write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Writes a padding token and ``padding_side: right``, which gives sentence-transformers our positions."""
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, **settings: object) -> None:
+    """Saves a tokenizer that sentence-transformers and Transformers 4 and 5 load.
+
+    A padding token and ``padding_side: right`` give sentence-transformers our positions. Transformers 4 doesn't
+    know the name that Transformers 5 gives to its general class, but both know the older name.
+
+    Args:
+        tokenizer: The tokenizer.
+        folder: Folder of its files.
+        settings: Further settings of ``tokenizer_config.json``.
+    """
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    saved = dict(read_record(path).values)
     names = (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
     token = next((name for name in names if name is not None), None)
-    padding = {"padding_side": "right"} | ({} if token is None else {"pad_token": token})
     if (tokenizer.pad_token, tokenizer.padding_side) != (token, "right"):
-        write_json(path, dict(read_record(path).values) | padding)
+        settings |= {"padding_side": "right"} | ({} if token is None else {"pad_token": token})
+    if saved.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if settings:
+        write_json(path, saved | settings)
 
 
 def read_static_settings(folder: Path) -> TransformerSettings:

@@ -20,6 +20,7 @@ from contrastive_text.core.libraries import require, silence_transformers
 from contrastive_text.core.storage.manifests import GRAPH, MODULES, folder_with_manifest
 from contrastive_text.encoders.asymmetric import require_transformer
 from contrastive_text.encoders.packing import ATTENTION
+from contrastive_text.inference.folder_modules import save_tokenizer
 from contrastive_text.inference.runtimes import OPSET, onnx_session, write_graph
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler
@@ -147,7 +148,7 @@ def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:
     assert tokenizer is not None
     if model.max_length is not None:
         tokenizer.model_max_length = model.max_length
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     if model.max_length is not None:
         backend.enable_truncation(model.max_length)

@@ -24,7 +24,6 @@ from contrastive_text.core.batch import Batch, move_to_device
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import read_errors_as, silence_transformers
 from contrastive_text.core.storage.manifests import CONFIG, folder_with_manifest
-from contrastive_text.core.storage.records import write_json
 from contrastive_text.core.types import TextPair
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.batching import build_row, collate_rows
@@ -35,7 +34,7 @@ from contrastive_text.encoders.networks import padding_id
 from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.heads import FirstFeatures, UnitLength
-from contrastive_text.inference.folder_modules import read_record, write_padding
+from contrastive_text.inference.folder_modules import save_tokenizer
 from contrastive_text.inference.head_files import TaskHead
 from contrastive_text.inference.model_card import write_card
 from contrastive_text.inference.model_parts import ModelParts, pooler_name
@@ -120,12 +119,9 @@ def write_sequence_classifier(folder: Path, parts: ModelParts, head: TaskHead, c
         model.save_pretrained(target)
         saved = deepcopy(tokenizer)
         saved.model_max_length = parts.max_length or saved.model_max_length
-        saved.save_pretrained(target)
-        write_padding(target / "tokenizer_config.json", saved)
-        if encoder.takes_types:  # a learned tokenizer doesn't return the types of two texts by itself
-            path = target / "tokenizer_config.json"
-            names = ["input_ids", "token_type_ids", "attention_mask"]
-            write_json(path, dict(read_record(path).values) | {"model_input_names": names})
+        # A learned tokenizer doesn't return the types of two texts by itself.
+        types = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+        save_tokenizer(saved, target, **(types if encoder.takes_types else {}))
         _check_logits(target, encoder, parts, head)
     write_card(folder, card)
 

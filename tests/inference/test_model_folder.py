@@ -70,6 +70,15 @@ def test_a_kept_head_comes_back_with_the_same_vectors(
     assert not np.array_equal(vectors(loaded)[:, :3], vectors(encoder(bert))[:, :3])
 
 
+def test_a_saved_tokenizer_has_a_class_that_transformers_4_knows(bert: str, tmp_path: Path) -> None:
+    model = encoder(bert)
+    model.save_pretrained(tmp_path)
+    settings = [json.loads((Path(each) / "tokenizer_config.json").read_text()) for each in (bert, tmp_path)]
+    assert [each.pop("tokenizer_class") for each in settings] == ["TokenizersBackend", "PreTrainedTokenizerFast"]
+    assert settings[0].items() <= settings[1].items()
+    assert SentenceEncoder.from_pretrained(tmp_path).identity == model.identity
+
+
 def test_a_train_only_head_is_not_saved(bert: str, tmp_path: Path) -> None:
     module = tiny.module(bert, objectives={"c": Contrastive(head=TanhHead())})
     module.sentence_encoder().save_pretrained(tmp_path / "saved")
