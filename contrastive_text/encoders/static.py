@@ -199,10 +199,10 @@ class StaticEncoder(Encoder):
 
 
 class SparseStaticEncoder(Encoder):
-    """Encoder that is a weight for each token: a text's vector has the weights of its tokens, otherwise zeros.
+    """Encoder with one weight per token: a text's vector has the weights of its tokens, and 0 for other tokens.
 
     All weights are 1 at first, so that a vector is a binary bag of words. A token that occurs twice counts once.
-    Rows have no special tokens. It is the encoder of queries of SPLADE-doc: an ``AsymmetricEncoder`` whose
+    Rows have no special tokens. SPLADE-doc encodes queries with it, in an ``AsymmetricEncoder`` whose
     ``document_pooler`` is ``SpladePooler`` (Formal et al. 2021, SPLADE v2, https://arxiv.org/abs/2109.10086;
     naver/splade, ``SpladeDoc``). The saved encoder is sentence-transformers' ``SparseStaticEmbedding``.
 
