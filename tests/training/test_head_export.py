@@ -152,6 +152,17 @@ def test_a_classifier_of_texts_predicts_as_the_objective_of_the_run(tokenizer: s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("own_format", [False, True])
+def test_threads_may_predict_with_one_model(own_format: bool, tokenizer: str, tmp_path: Path) -> None:
+    run = module(tokenizer, {"nli": TextClassification(NAMES, head=FineTuningHead(3))})
+    classifier = Classifier.from_pretrained(saved(run, "classifier", tmp_path, own_format=own_format))
+    expected = classifier.logits(PAIRS)
+    with ThreadPoolExecutor(4) as pool:
+        results = [*pool.map(lambda _: classifier.logits(PAIRS, batch_size=1), range(12))]
+    assert all(torch.allclose(logits, expected, atol=CLOSE) for logits in results)
+
+
+@pytest.mark.slow
 def test_a_reranker_of_two_classes_scores_the_second_class(tokenizer: str, tmp_path: Path) -> None:
     run = module(tokenizer, {"r": TextClassification(["no", "yes"], head=FineTuningHead(2))})
     folder = saved(run, "reranker", tmp_path / "out")
