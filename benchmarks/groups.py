@@ -14,8 +14,8 @@ that meet in a batch. ``negatives`` compares rows without a hard negative, with 
 first model finds among the questions that aren't held out. ``own`` masks columns by the model's own scores
 (``MaskAbovePositive``), and counts the siblings that the scores find. ``quantized`` trains several widths with
 and without ``Quantized``, and ranks by floats and bits of each width. ``asymmetric`` trains static queries
-against frozen documents, and times queries. ``sparse`` trains SPLADE with several weights of FLOPS, next to BM25
-and dense vectors. Finished runs aren't repeated.
+against frozen documents, on pairs and on single texts, and times queries. ``sparse`` trains SPLADE with several
+weights of FLOPS, next to BM25 and dense vectors. Finished runs aren't repeated.
 """
 
 from __future__ import annotations
@@ -203,14 +203,14 @@ class Groups:
 
         return keep(folder, make)
 
-    def run_asymmetric(self, name: str, seed: int) -> dict[str, Any]:
-        """Returns the row of a run of the recipe ``asymmetric``."""
+    def run_asymmetric(self, name: str, seed: int, data: Path, pairing: str) -> dict[str, Any]:
+        """Returns the row of a run of the recipe ``asymmetric``, on pairs or on single texts."""
         folder = self.out / f"{name}-{seed}"
 
         def make() -> dict[str, Any]:
-            fixed = ["--recipe", "asymmetric", "--encoder", self.options.encoder, "--data.train", str(self.pairs)]
-            fixed += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
-            fixed += ["--trainer.max_steps", str(self.options.steps)]
+            fixed = ["--recipe", "asymmetric", "--encoder", self.options.encoder, "--data.train", str(data)]
+            fixed += ["--data.task.pairing", pairing, "--data.batch_size", str(self.options.batch_size)]
+            fixed += ["--trainer.max_epochs", "-1", "--trainer.max_steps", str(self.options.steps)]
             do(in_folder("fit", [*fixed, *self.options.words], folder, seed))
             model = SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent, device="cpu")
             drop_weights(folder)
@@ -397,7 +397,11 @@ def quantized(groups: Groups) -> None:
 
 
 def asymmetric(groups: Groups) -> None:
-    """Compares static queries against frozen documents with the documents' encoder on both sides."""
+    """Compares static queries against frozen documents with the documents' encoder on both sides.
+
+    Static queries are trained on pairs, or on the questions of no group that aren't ranked. Each of these is its
+    own positive: once as a query, once as a document.
+    """
     both = SentenceEncoder.from_pretrained(groups.options.encoder, device="cpu")
     start = SentenceEncoder(AsymmetricEncoder(groups.options.encoder), MeanPooler())
     rows = [
@@ -405,7 +409,8 @@ def asymmetric(groups: Groups) -> None:
         for name, model in (("both sides", both), ("static queries, untrained", start))
     ]
     for seed in range(groups.options.seeds):
-        rows.append(groups.run_asymmetric("static queries, trained", seed))
+        rows.append(groups.run_asymmetric("static queries, pairs", seed, groups.pairs, "Given"))
+        rows.append(groups.run_asymmetric("static queries, single texts", seed, groups.corpus, "SameText"))
     rates = groups.queries_a_second({"both sides": both, "static queries": start})
     said = (
         f"{name} {statistics.median(each):,.0f} ({min(each):,.0f} to {max(each):,.0f})"
