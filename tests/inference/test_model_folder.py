@@ -29,8 +29,8 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
 
-# The issue's bound for two libraries on one folder, for vectors with entries of size 1; float32.
-EQUAL = 1e-6
+EQUAL = {"rtol": 1e-6, "atol": 1e-6}
+"""Bound for two libraries on one folder: float32, vectors with entries of about 1."""
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,9 @@ def test_the_registry_s_minilm_has_equal_vectors_in_both(theirs: Any, tmp_path: 
     folder = registry.get_model_path()
     ours, expected = SentenceEncoder.from_pretrained(folder), vectors(theirs(folder))
     assert expected.shape == (40, 384)
-    assert np.abs(vectors(ours) - expected).max() <= EQUAL
+    np.testing.assert_allclose(vectors(ours), expected, **EQUAL)
     ours.save_pretrained(tmp_path / "again")
-    assert np.abs(vectors(theirs(tmp_path / "again")) - expected).max() <= EQUAL
+    np.testing.assert_allclose(vectors(theirs(tmp_path / "again")), expected, **EQUAL)
 
 
 @pytest.mark.parametrize("pooler", [LastTwoPooler(), FirstLastPooler("block_1")], ids=["two", "first"])
@@ -154,7 +154,7 @@ def test_a_head_that_predicts_tokens_is_saved_with_the_network_and_changes_no_ve
     ours = SentenceEncoder.from_pretrained(tmp_path / "model")
     assert np.array_equal(vectors(ours), vectors(model)) and ours.identity == model.identity
     others = theirs(tmp_path / "model")
-    assert np.abs(vectors(others) - vectors(ours)).max() <= EQUAL
+    np.testing.assert_allclose(vectors(others), vectors(ours), **EQUAL)
     hidden_states = AutoModel.from_pretrained(tmp_path / "model").eval()(input_ids=ids).last_hidden_state
     assert torch.equal(hidden_states, loaded.base_model(input_ids=ids).last_hidden_state)
     ours.save_pretrained(tmp_path / "model")  # over it: without the head, which wasn't loaded
