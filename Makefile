@@ -17,9 +17,10 @@ quickstart: $(VENV)/offline.stamp
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# The default tests and the share of the package that they execute. It fails under the floor in pyproject.toml.
+# The default and the slow tests, and the share of the package that they execute. It fails under the floor in
+# pyproject.toml.
 coverage: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+	$(BIN)/python -m pytest -m 'not network and not gpu' --numprocesses auto --dist worksteal --cov --cov-report=term
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
