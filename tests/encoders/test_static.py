@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -66,7 +65,7 @@ def test_a_text_is_the_mean_of_its_rows_of_the_table(encoder: StaticEncoder) -> 
     for text, vector in zip(TEXTS, vectors, strict=True):
         ids = encoder.tokenizer(text)["input_ids"]
         expected = encoder.model.weight[ids].mean(dim=0) if ids else torch.zeros(16)
-        torch.testing.assert_close(vector, expected.detach(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(vector, expected.detach(), rtol=0, atol=1e-6)
     model = SentenceEncoder(encoder, MeanPooler())
     assert not model.encode(["", ""]).any()
     assert [len(tokens) for tokens in model.encode(TEXTS[:2], output_value="token_embeddings")] == [4, 10]
@@ -192,7 +191,7 @@ def test_a_saved_model_has_equal_vectors_in_sentence_transformers(
     expected = model.encode(list(TEXTS))
     theirs, again = SentenceTransformer(str(tmp_path)), SentenceEncoder.from_pretrained(tmp_path)
     assert isinstance(theirs[0], StaticEmbedding)
-    np.testing.assert_allclose(theirs.encode(list(TEXTS)), expected, rtol=1e-6, atol=1e-6)
+    assert abs(theirs.encode(list(TEXTS)) - expected).max() <= 1e-6
     assert abs(again.encode(list(TEXTS)) - expected).max() == 0
     assert (again.identity, again.max_length) == (model.identity, 4)
     names = [Path(module["path"]).name for module in json.loads((tmp_path / MODULES).read_text())]
@@ -206,7 +205,7 @@ def test_models_of_sentence_transformers_have_equal_vectors_here(encoder: Static
     theirs = SentenceTransformer(modules=[StaticEmbedding(encoder.tokenizer, embedding_weights=table)])
     theirs.save(str(tmp_path / "theirs"))
     here = SentenceEncoder.from_pretrained(tmp_path / "theirs")
-    np.testing.assert_allclose(here.encode(list(TEXTS)), theirs.encode(list(TEXTS)), rtol=1e-6, atol=1e-6)
+    assert abs(here.encode(list(TEXTS)) - theirs.encode(list(TEXTS))).max() <= 1e-6
     # The files of model2vec: vectors, and the row and the weight of each token.
     (place,) = (path.parent for path in (tmp_path / "theirs").rglob("model.safetensors"))
     mapping, weights = torch.arange(300) % 7, torch.rand(300)
@@ -214,7 +213,7 @@ def test_models_of_sentence_transformers_have_equal_vectors_here(encoder: Static
     save_file(content, place / "model.safetensors")
     here = SentenceEncoder.from_pretrained(tmp_path / "theirs")
     theirs = SentenceTransformer(str(tmp_path / "theirs"))
-    np.testing.assert_allclose(here.encode(list(TEXTS)), theirs.encode(list(TEXTS)), rtol=1e-6, atol=1e-6)
+    assert abs(here.encode(list(TEXTS)) - theirs.encode(list(TEXTS))).max() <= 1e-6
     assert StaticEncoder(str(tmp_path / "theirs")).features == 16
 
 
