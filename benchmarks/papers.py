@@ -37,8 +37,7 @@ Wikipedia, rate 1e-4. ConSERT: the recipe at a rate of 1e-4 on the texts of the 
 DeCLUTR: `benchmarks/small.yaml` at a rate of 5e-5, spans of 16 to 63 tokens, 32 anchors a step. CS224N:
 `benchmarks/cs224n.yaml`, 100 batches of 16 texts of SST and of STS, 6 % of Quora's; the last weights are
 scored on the development sets. The papers train BERT or RoBERTa for some thousand steps: what is not seen
-here is not refuted. The orders of SimCSE's table and of ConSERT's few texts are recalled, without the papers
-at hand. The configuration of every cell is in the JSON."""
+here is not refuted. The configuration of every cell is in the JSON."""
 
 
 class Finding(NamedTuple):
@@ -124,14 +123,14 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
         ),
         "consert-figure-7": Study(
             "ConSERT, Figure 7: temperature",
-            [*consert, *steps, "--vary", "model.objectives.contrastive.loss.temperature=0.03,0.08,0.12,0.3"],
+            [*consert, *steps, "--vary", "model.objectives.contrastive.loss.temperature=0.03,0.08,0.1,0.12,0.3"],
         ),
         "consert-figure-6": Study(
             "ConSERT, Figure 6: number of texts",
             [
                 *consert,
                 *steps,
-                *words("--vary data.task.limit=1,100,none --data.task.repeat 75"),
+                *words("--vary data.task.limit=1,100,1000,none --data.task.repeat 75"),
                 *words("--model.objectives.contrastive.columns []"),
             ],
         ),
