@@ -1,4 +1,4 @@
-"""Every command of the papers' pages runs, in two steps with a tiny encoder; the pages are what the files say."""
+"""Runs every command of the papers in miniature; compares numbers and values of the items with the papers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,108 @@ from contrastive_text.evaluation.classifiers import PROTOCOLS
 from contrastive_text.recipes.papers import Item, broken, paper_names, read_paper
 from contrastive_text.runs.grid import parse_vary
 
-DOCS = Path(__file__).parents[2] / "docs" / "papers"
 ITEMS = {
     f"{paper}: {item.name}": item for paper in paper_names() for item in read_paper(paper).items if item.commands
 }
+PUBLISHED: dict[str, dict[str, tuple[str, ...]]] = {
+    "cs224n": {
+        "Figure 1": ("pairs of the Quora data",),
+        "Table 1": ("unsupervised methods",
+                    "vanilla BERT .391 .516 .388 .270; contrastive first .449 .479 .401 .466;",
+                    "supervised first .502 .422 .402 .682;", ".520 .465 .410 .685"),
+        "Table 2": ("pre-training data", "none .540 .490 .726 .404; NLI .661 .500 .746 .735;",
+                    "the 3 given .664 .516 .815 .661; the 3 given, single task (three models) - .502 .836 .642;",
+                    "ensemble, dev .706 .521 .836 .761; ensemble, test .701 .521 .830 .753"),
+        "Figure 2": ("by epoch of the supervised models",),
+        "Table 3": ("heads", "all different .530 .496 .732 .361; shared heads .494 .497 .625 .361;",
+                    "shared first linear layer .539 .514 .734 .370"),
+        "Table 4": ("without negative pairs", "Quora without negative pairs .620 .387 .730 .743;",
+                    "Quora .623 .521 .781 .565; the 3 given .651 .488 .784 .683"),
+        "Table 5": ("sets in sequence", "NLI before the 3 given .628 .476 .794 .614;",
+                    "the 3 given before NLI .604 .431 .790 .592;"),
+        "Table 6": ("schedules", "epoch round robin .493 .507 .519 .453; batch round robin .491 .510 .520 .442;",
+                    "average loss .540 .490 .726 .404"),
+        "Table 7": ("gradient surgery", "PCGrad .625 .480 .800 .596; average loss .628 .476 .794 .614"),
+        "Table 8": ("epochs of pre-training on NLI", "1: .630 .500 .730 .658; 3: .661 .500 .746 .735"),
+        "Table 9": ("epochs of pre-training on the three sets", "2: .591 .406 .697 .671; 3: .610 .360 .724 .748"),
+        "Table 10": ("learning rate",
+                    "1e-5 .637 .497 .806 .609; 2e-5 .664 .516 .815 .661; 3e-5 .658 .496 .799 .680"),
+        "Text on batch sizes": ("16, 32 and 64", "no clear effect"),
+    },
+    "clear": {
+        "Figure 1": ("framework",),
+        "Figure 2": ("four edits",),
+        "Table 1": ("GLUE", "BERT-base 81.2, RoBERTa-base 83.5", "words 85.7, of spans 85.6",
+                    "words and reordering 85.0"),
+        "Table 2": ("SentEval", "RoBERTa 53.8 and 56.1", "words 56.7 and 58.1", "54.8 and 37.5",
+                    "reordering 61.5", "61.8"),
+        "Table 3": ("the ablation, GLUE", "RoBERTa 76.4, double batch 76.8, double MLM 75.8",
+                    "spans and reordering 77.1",
+                    "words and reordering 77.2"),
+        "Text on the deletion rate": ("30 to 90 %", "70 % is best"),
+        "Text on single edits": ("converges at once or diverges",),
+    },
+    "consert": {
+        "Figure 1": ("cosine against gold",),
+        "Figure 2": ("framework",),
+        "Figure 3": ("four alterations",),
+        "Adversarial view": ("joint training only",),
+        "Table 1": ("unlabeled texts", "89,192"),
+        "Table 2": ("without supervision", "53.86", "72.74", "51.49", "76.45"),
+        "Table 3": ("supervised",
+                    "74.24, 76.74; joint 77.12, 79.44; sup-unsup 79.00, 80.44; joint-unsup 79.37, 81.28"),
+        "Figure 4": ("most frequent tokens of the STS Benchmark's test set", "53.86", "61.66", "34",
+                    "less than 0.3"),
+        "Figure 5": ("pair of alterations", "63.84", "shuffle is best, then token cutoff", "some 4 points",
+                    "72.74"),
+        "Figure 6": ("unsupervised and supervised", "1, 10, 100, 1,000, 10,000 and all texts"),
+        "Figure 7": ("temperature", "0.1 is best, 0.08 to 0.12 are good"),
+        "Table 4": ("batch size", "16 72.63, 48 72.60, 96 72.74, 192 72.86, 288 72.98",
+                    "number of steps 6175, 2459, 1530, 930, 620"),
+        "Dropout": ("dropout",),
+    },
+    "declutr": {
+        "Preprint, Table 1": (
+            "downstream and probing",
+                    "GloVe 65.50 62.42 63.96; fastText 68.57 63.16 65.87; InferSent 76.46 72.58 74.52;",
+            "USE 79.13 66.70 72.91; Sentence Transformers 77.59 63.22 70.40;",
+            "Transformer-small 72.69 74.27 73.48;",
+            "Transformer-base 72.22 73.38 72.80; DeCLUTR-small 76.43 73.82 75.13; DeCLUTR-base 78.17 73.67 75.92",
+        ),
+        "Figure 1": ("method",),
+        "Table 1": ("number of parameters",),
+        "Table 2": ("downstream", "72.58", "77.50", "72.70", "79.10", "76.00", "78.89", "77.19"),
+        "Table 3": ("probing", "74.57", "74.71", "74.19", "74.65", "72.58", "66.70", "63.22"),
+        "Figure 2": ("distributions of scores", "1, 2 and 4 positives, temperatures 5e-4 and 5e-2"),
+        "Figure 3": ("share of the training documents", "best at 40 %"),
+        "Table 4": ("by task",),
+        "Table 5": ("examples",),
+    },
+    "simcse": {
+        "Figure 1": ("unsupervised and the supervised",),
+        "Table 1": ("data augmentations", "82.5", "77.8", "75.9", "77.4", "62.2"),
+        "Table 2": ("next sentence",),
+        "Table 3": ("same mask", "0.0 71.1; 0.01 72.6; 0.05 81.1; 0.1 82.5; 0.15 81.4; 0.2 80.5; 0.5 71.0;",
+                    "43.6"),
+        "Figure 2": ("alignment and uniformity",),
+        "Table 4": ("labeled pairs",),
+        "Table 5": ("seven STS tasks", "76.25", "78.41", "76.57", "78.90", "81.58", "82.21", "82.52", "83.76",
+                    "56.70"),
+        "Table 6": ("[CLS]", "81.7", "82.5", "80.9", "79.2"),
+        "Table 7": ("hard negatives", "84.9", "0.5 86.1, 1 86.2, 1.5 86.2", "85.3"),
+        "Figure 3": ("plane",),
+        "Table 8": ("nearest captions",),
+        "Table A.1": ("batch sizes and learning rates", "3e-5", "1e-5", "5e-5", "512"),
+        "Tables B.1 and B.2": ("ways to measure STS",),
+        "Table C.1": ("poolers", "56.70", "60.73"),
+        "Table D.1": ("inner product", "0.001 84.9; 0.01 85.4; 0.05 86.2; 0.1 82.0; 1 64.0"),
+        "Table D.2": ("masked language modeling",),
+        "Table E.1": ("transfer",),
+        "Figure F.1": ("singular values",),
+        "Figure G.1": ("cosines",),
+    },
+}  # fmt: skip
+"""Paper -> table or figure -> words of its subject, and published values, typed from the papers."""
 STAND_INS = (
     "sentences.txt", "wiki1m.txt", "documents.jsonl", "nli.jsonl", "nli_triples.tsv", "STS/", "SENTEVAL/",
     "GLUE/", "quora.train.tsv", "quora.dev.tsv", "sst.train.tsv", "sst.dev.tsv", "sts.train.tsv", "sts.dev.tsv",
@@ -165,17 +263,74 @@ def last_cell(words: list[str]) -> list[str]:
     return kept
 
 
-def test_the_pages_are_what_the_files_say() -> None:
-    there = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
-    assert there.keys() == set(paper_names())
-    for name, text in there.items():
-        assert text == f"{read_paper(name).markdown()}\n", f"{name}: run make pages"
-
-
 @pytest.mark.parametrize("name", paper_names())
-def test_the_shell_prints_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_prints_a_paper_with_the_names_of_its_results(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["paper", name]) == 0
-    assert capsys.readouterr().out == (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    printed = capsys.readouterr().out
+    assert printed == f"{read_paper(name).markdown()}\n"
+    sections = printed.split("\n## ")[1:]
+    for item, section in zip(read_paper(name).items, sections, strict=True):
+        named = re.findall(r"`benchmarks/results/\*-([\w-]+)\.md`", section)
+        assert named == list(dict.fromkeys(result.partition("/")[0] for result in item.here)), item.name
+        assert ("Here: not run" in section) == (bool(item.commands) and not item.here), item.name
+
+
+@pytest.mark.parametrize("paper", paper_names())
+def test_a_paper_has_its_own_numbers_and_values(paper: str) -> None:
+    """Compares the tables and figures with the papers: number, subject and published values."""
+    items = {item.name: item for item in read_paper(paper).items}
+    assert [*items] == [*PUBLISHED[paper]]
+    for name, (subject, *values) in PUBLISHED[paper].items():
+        assert subject in items[name].shows, name
+        missing = [value for value in values if value not in items[name].paper]
+        assert not missing, f"{paper}, {name}: {missing}"
+
+
+def test_single_task_models_of_the_report_start_from_the_same_pre_training() -> None:
+    fits = [words for words in map(shlex.split, ITEMS["cs224n: Table 2"].commands) if words[1] == "fit"]
+    alone = [words for words in fits if "--model.objectives" in words]
+    assert len(alone) == 3
+    assert {words[words.index("--init_from") + 1] for words in alone} == {"runs/3sets/first"}
+
+
+def axes(name: str) -> list[dict[str, list[str]]]:
+    """Returns key -> values of each sweep of an item."""
+    sweeps = [words for words in map(shlex.split, ITEMS[name].commands) if words[1] == "sweep"]
+    return [
+        {
+            axis.name: [*axis.values]
+            for axis in (parse_vary(words[i + 1]) for i, word in enumerate(words) if word == "--vary")
+        }
+        for words in sweeps
+    ]
+
+
+def test_sweeps_have_the_papers_values() -> None:
+    rates = axes("clear: Text on the deletion rate")[0]["model.views.anchor,model.views.positive"]
+    assert [re.findall(r"0\.\d", rate) for rate in rates] == [[f"0.{tenths}"] for tenths in range(3, 10)]
+    limits = ["1", "10", "100", "1000", "10000", "none"]
+    assert [sweep["data.task.limit"] for sweep in axes("consert: Figure 6")] == [limits] * 2
+    temperature = "model.objectives.contrastive.loss.temperature"
+    assert {"0.08", "0.1", "0.12"} <= {*axes("consert: Figure 7")[0][temperature]}
+    small, base = axes("declutr: Figure 2")
+    assert small[temperature] == base[temperature] == ["5e-4", "5e-2"]
+    assert [grid["data.task.pairing.positives"] for grid in (small, base)] == [["1", "2", "4"], ["1", "2"]]
+    assert all(grid["recipe"] == ["declutr", "declutr/one_anchor"] for grid in (small, base))
+    assert axes("simcse: Table D.1")[1] == {"model.objectives.contrastive.loss.similarity": ["dot"]}
+    assert axes("simcse: Table 3")[0]["model.encoder.dropout"] == [
+        "0",
+        "0.01",
+        "0.05",
+        "0.1",
+        "0.15",
+        "0.2",
+        "0.5",
+    ]
+    assert axes("simcse: Table 3")[1]["model.views.positive"] == ["none", "FixedDropout"]
+    (figure,) = ITEMS["consert: Figure 4"].commands
+    assert figure.endswith("--without_frequent 0 2 4 8 16 34 --frequencies STS/stsb.test.tsv")
 
 
 @pytest.mark.parametrize("paper", paper_names())

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ class Item:
         commands: Shell commands that reproduce it; empty if it can't be reproduced.
         needs: Files and folders in the commands that the reader replaces by their own.
         paper: Result of the paper, as text.
-        here: Runs with this library, their data and results, as text.
+        here: Result of this library -> cells and scores that docs/papers/write.py shows. The repository has the
+            results; the package prints the names of their files.
         differs: Differences of the commands from the paper's protocol.
         why_not: Reason why it can't be reproduced, if there are no commands.
 
@@ -50,7 +51,7 @@ class Item:
     commands: Sequence[str] = ()
     needs: Sequence[str] = ()
     paper: str = ""
-    here: str = ""
+    here: Mapping[str, Any] = field(default_factory=dict)  # Any: what YAML holds
     differs: str = ""
     why_not: str = ""
 
@@ -62,18 +63,21 @@ class Item:
             if shlex.split(command)[:1] != ["contrastive-text"]:
                 raise InvalidValueError(f"{self.name}: expected contrastive-text ..., got {command!r}")
 
-    def markdown(self) -> str:
-        """Returns the item's section of the paper's page as Markdown: needed files, commands and notes."""
+    def markdown(self, here: str = "") -> str:
+        """Returns the item's section of the paper's page as Markdown: needed files, commands and notes.
+
+        Args:
+            here: Figures of ``self.here``. Default: the names of the result files.
+        """
         lines = [f"## {self.name}: {self.shows}", ""]
         if self.why_not:
             return "\n".join([*lines, f"Can't be made: {self.why_not}"])
         if self.needs:
             lines += [f"Needs {', '.join(f'`{need}`' for need in self.needs)}.", ""]
         lines += ["```bash", *map(broken, self.commands), "```"]
-        notes = {"Paper": self.paper, "Here": self.here or "not run", "Differs": self.differs}
-        for name, note in notes.items():
-            lines += ["", f"{name}: {' '.join(note.split())}"] if note else []
-        return "\n".join(lines)
+        files = dict.fromkeys(f"`benchmarks/results/*-{name.partition('/')[0]}.md`" for name in self.here)
+        notes = {"Paper": self.paper, "Here": here or ", ".join(files) or "not run", "Differs": self.differs}
+        return "\n".join(lines + [f"\n{name}: {note.strip()}" for name, note in notes.items() if note])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +99,9 @@ class Paper:
     intro: str
     items: Sequence[Item]
 
-    def markdown(self) -> str:
-        """Returns the page of the paper as Markdown."""
-        return "\n\n".join([f"# {self.title}", " ".join(self.intro.split()), *(i.markdown() for i in self.items)])
+    def markdown(self, here: Callable[[Item], str] = lambda _: "") -> str:
+        """Returns the page of the paper as Markdown; ``here`` returns the figures of an item."""
+        return "\n\n".join([f"# {self.title}", self.intro.strip(), *(i.markdown(here(i)) for i in self.items)])
 
 
 def paper_names() -> list[str]:
