@@ -30,7 +30,7 @@ from contrastive_text.recipes.papers import Item, paper_names, read_paper
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parents[1] / "benchmarks" / "results"
 Cells = dict[str, dict[str, dict[int, float]]]
-"""Cell -> score -> seed -> figure."""
+"""Cell -> score -> seed -> figure; the seed is 0 if the result has none, such as for an untrained encoder."""
 KEYS = ("cells", "scores", "finds", "note")
 LEGEND = """\
 Figures under "Here" are read from files of `benchmarks/results`. A mean over several seeds has a standard
@@ -110,7 +110,7 @@ def result_file(result: str) -> Path:
 
 
 def read_cells(result: str) -> Cells:
-    """Returns the figures of a result by cell, score and seed. A figure without a seed has seed 1."""
+    """Returns the figures of a result by cell, score and seed."""
     content = json.loads(result_file(result).read_text(encoding="utf-8"))
     rows = content["rows"] if isinstance(content, dict) else content
     if study := result.partition("/")[2]:
@@ -125,7 +125,7 @@ def read_cells(result: str) -> Cells:
         cell = cells.setdefault(" + ".join(map(str, labels.values())), {})
         for run in row.get("runs", [row]):
             for score, figure in figures(run):
-                cell.setdefault(score, {})[run["seed"] or 1] = figure
+                cell.setdefault(score, {})[run["seed"] or 0] = figure
     return cells
 
 
@@ -167,8 +167,8 @@ def shown(by_seed: Mapping[int, float]) -> str:
 
 
 def seeds(cell: Mapping[str, Mapping[int, float]]) -> str:
-    """Returns the number of seeds of a cell."""
-    return str(max(map(len, cell.values())))
+    """Returns the number of seeds of a cell; a dash if it has none."""
+    return "-" if any(0 in by_seed for by_seed in cell.values()) else str(max(map(len, cell.values())))
 
 
 def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list[str]:
@@ -177,7 +177,8 @@ def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list
     Args:
         place: Beginning of error messages.
         cells: Figures.
-        score: Score by which cells are compared, over the seeds that both have.
+        score: Score by which cells are compared, over the seeds that both have. A cell without seeds has the same
+            score for every seed.
         finds: Findings of the paper; ``A > B`` says that cell A is better than cell B.
 
     Example:
@@ -190,6 +191,8 @@ def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list
         for name in (better, worse):
             expect(f"{place}: cell of a finding", name, cells)
         pair = [cells[name].get(score, {}) for name in (better, worse)]
+        every = {*pair[0], *pair[1]} - {0} or {0}
+        pair = [dict.fromkeys(every, each[0]) if 0 in each else each for each in pair]
         difference = paired_difference(*pair)
         if difference is None:
             raise InvalidValueError(
@@ -198,7 +201,8 @@ def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list
         common = pair[0].keys() & pair[1].keys()
         first, second = (statistics.fmean(each[seed] for seed in common) for each in pair)
         noise = f"{len(common)} seeds, {'beyond' if difference.exceeds_noise else 'within'} noise"
-        noise = "one seed" if math.isnan(difference.margin) else noise
+        alone = "without training" if every == {0} else "one seed"
+        noise = alone if math.isnan(difference.margin) else noise
         is_above = difference.mean > 0
         verb = "is" if is_above else "isn't"
         said[is_above].append(f"{better} {first:.2f} {verb} above {worse} {second:.2f} ({noise})")

@@ -133,6 +133,8 @@ def test_findings_are_compared_over_common_seeds() -> None:
         "a": {"dev": {1: 70.0, 2: 71.0, 3: 72.0}},
         "b": {"dev": {1: 69.0, 2: 70.1, 3: 70.9, 4: 99.0}},
         "c": {"dev": {1: 60.0, 2: 80.0, 3: 79.0}},
+        "start": {"dev": {0: 50.0}},
+        "other start": {"dev": {0: 40.0}},
     }
     found = write.verdicts("page", cells, "dev", ["a > b", "a > c", "b > a"])
     assert found == [
@@ -140,3 +142,9 @@ def test_findings_are_compared_over_common_seeds() -> None:
         "b 70.00 isn't above a 71.00 (3 seeds, beyond noise).",
         "As in the paper, a 71.00 is above b 70.00 (3 seeds, beyond noise).",
     ]
+    found = write.verdicts("page", cells, "dev", ["a > start", "start > other start"])
+    assert found == [
+        "As in the paper, a 71.00 is above start 50.00 (3 seeds, beyond noise); "
+        "start 50.00 is above other start 40.00 (without training)."
+    ]
+    assert [write.seeds(cells[name]) for name in ("b", "start")] == ["4", "-"]
