@@ -1,26 +1,30 @@
 """Unsupervised sentence embeddings under one protocol: every method from one start, on the same sentences.
 
-    python benchmarks/protocol.py scores --encoder FOLDER --teacher FOLDER --sentences FILE --sts FOLDER
+    python benchmarks/protocol.py runs --encoder FOLDER --teacher FOLDER --sentences FILE --sts FOLDER
     python benchmarks/protocol.py steps --encoder FOLDER --teacher FOLDER --sentences FILE --sts FOLDER
 
-A method is a file of ``benchmarks/protocol`` over ``common.yaml`` there and the recipe ``simcse``: 75 steps of 64
-texts. It gets the better of two rates on STS-B's development set, before any test set is looked at; that run is
-its first seed. Then come two more seeds, and the test sets are scored: STS12, STS14, STS15, STS-B and SICK-R.
-Each difference from SimCSE has a 95 % interval over resampled test pairs, the same ones for both, means over
-seeds on either side. Finished runs are kept in ``--out`` and not repeated, nor are rows of an earlier result, a
-JSON file that ``--earlier`` names; after each method the table of all that are there is written. ``steps`` times
-the training step of each method beside the others', in turns: its last result is a column of the table.
+A method is a file of ``benchmarks/protocol`` over ``common.yaml`` there and the recipe ``simcse``: 300 steps of
+64 texts, validated every 50. Each method is tuned with the first seed: two rates, and two temperatures where its
+loss has one. The development pairs are those of SICK and of STS-B that are in no test set. The best setting then
+trains with all seeds, and the weights of its best validation are scored: STS12, STS14, STS15, STS-B and SICK-R.
+``--second`` names a second start, from which the five best methods and SimCSE are trained with equal settings.
+
+Finished runs are kept in ``--out``, as are the rows of ``--earlier``, a filed result, and aren't repeated.
+``protocol_table.py`` writes the tables and the curve. ``steps`` times the training step of each method in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
-import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -28,20 +32,7 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from runs import (
-    RESULTS,
-    ROOT,
-    cell_configurations,
-    command,
-    do,
-    drop_weights,
-    held,
-    keep,
-    machine,
-    markdown,
-    mean_and_spread,
-    publish,
-)
+from runs import RESULTS, ROOT, do, drop_weights, held, in_folder, keep, machine, markdown, publish
 from timing import Contender, Turn, ratio_and_range, take_turns
 
 from contrastive_text import Run, SentenceEncoder
@@ -49,14 +40,21 @@ from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.words import expand_recipes
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.sts import aggregate, pair_cosines
-from contrastive_text.evaluation.sts_data import STSPairs, find_sts
+from contrastive_text.evaluation.sts_data import STSPairs, find_pairs, find_sts
 from contrastive_text.metrics.bootstrap import PairedBootstrap, paired_bootstrap_spearman
 
 TASKS = ("STS12", "STS14", "STS15", "STS-B", "SICK-R")
 GEOMETRY = ("val/alignment", "val/uniformity", "val/effective_rank")
 DEVELOPMENT = "val/spearman"
-RATES = ("3e-5", "1e-4")
+RATES = ("1e-4", "3e-4")
+TEMPERATURES = ("0.05", "0.1")
+TEMPERATURE = "model.objectives.contrastive.init_args.loss.init_args.temperature"
+SEEDS = (1, 2, 3, 4, 5)
+RESAMPLES = 1000
+"""Number of resamples of the test pairs, which are the same for all runs."""
 BASELINE = "simcse"
+BEST = 5
+"""Number of methods that are trained from the second start."""
 AT_ONCE = 4
 """Methods that take turns with SimCSE: a process of each has some 2 GB."""
 
@@ -65,41 +63,91 @@ class Method(NamedTuple):
     """A row of the table.
 
     Args:
-        said: Its name there.
-        teacher: Place in the configuration of the teacher's vectors; None for a method without.
-        start: Place where the start is named once more, beside the encoder's; None for none.
+        said: Name in the table.
+        tempered: Whether the contrastive loss has a temperature to tune.
+        teacher: Option for the file of the teacher's vectors; None for a method without a teacher.
+        start: Further option that names the start; None if there is none.
     """
 
     said: str
+    tempered: bool = True
     teacher: str | None = None
     start: str | None = None
 
 
 METHODS = {
-    "simcse": Method("SimCSE"),
-    "simcse_tenth": Method("SimCSE, temperature 0.1"),
-    "consert": Method("ConSERT"),
-    "dcl": Method("DCL"),
-    "esimcse": Method("ESimCSE"),
-    "barlow": Method("Barlow Twins"),
-    "align_uniform": Method("alignment + uniformity"),
+    "diffcse": Method("DiffCSE", start="model.objectives.replaced.init_args.generator"),
+    "tsdae": Method("TSDAE", tempered=False),
     "promptbert": Method("PromptBERT"),
+    "consert": Method("ConSERT"),
+    "esimcse": Method("ESimCSE"),
+    "clear": Method("CLEAR"),
+    "declutr": Method("DeCLUTR, following sentences"),
+    "simcse": Method("SimCSE"),
+    "dcl": Method("DCL"),
     "rankcse": Method("RankCSE", teacher="model.guides.teacher.init_args.path"),
     "gist": Method("GIST", teacher="model.guides.teacher.init_args.path"),
-    "vicreg": Method("VICReg"),
-    "tsdae": Method("TSDAE"),
-    "diffcse": Method("DiffCSE", start="model.objectives.replaced.init_args.generator"),
-    "clear": Method("CLEAR"),
-    "mlm": Method("MLM alone"),
-    "declutr": Method("DeCLUTR, following sentences"),
+    "barlow": Method("Barlow Twins", tempered=False),
+    "vicreg": Method("VICReg", tempered=False),
+    "align_uniform": Method("alignment + uniformity", tempered=False),
+    "mlm": Method("MLM alone", tempered=False),
 }
+"""Methods, the slowest first, so that processes finish together."""
+
+
+class Setting(NamedTuple):
+    """Values that a method is tuned over.
+
+    Args:
+        rate: Learning rate.
+        temperature: Temperature of the contrastive loss; None for a method without one.
+    """
+
+    rate: str
+    temperature: str | None = None
+
+    def words(self) -> list[str]:
+        """Returns the options of a run.
+
+        Example:
+            >>> Setting("1e-4").words()
+            ['--model.optimizer.lr', '1e-4']
+        """
+        words = ["--model.optimizer.lr", self.rate]
+        return words if self.temperature is None else [*words, f"--{TEMPERATURE}", self.temperature]
+
+    def name(self) -> str:
+        """Returns the name of the setting's folder."""
+        return self.rate if self.temperature is None else f"{self.rate}-{self.temperature}"
+
+
+class Job(NamedTuple):
+    """A run.
+
+    Args:
+        method: Name of the method.
+        setting: Rate and temperature.
+        seed: Seed of the run.
+        encoder: Folder of the start.
+        place: Folder of the row: ``tuning``, ``seeds`` or ``second``.
+    """
+
+    method: str
+    setting: Setting
+    seed: int
+    encoder: Path
+    place: str
+
+    def folder(self, out: Path) -> Path:
+        """Returns the folder of the run."""
+        return out / self.place / self.method / self.setting.name() / f"seed-{self.seed}"
 
 
 class Turns(Callback):
-    """Tells a turn of every step.
+    """Ends a turn of the timing at every step.
 
     Args:
-        turn: Of this process.
+        turn: Turn of this process.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -114,251 +162,283 @@ class Turns(Callback):
         self.turn.ended_step(tokens=0)
 
 
-def train(words: Sequence[str], turn: Turn) -> None:
+def test_pairs(sts: Path) -> dict[str, STSPairs]:
+    """Returns the scored pairs of the test sets."""
+    found = find_sts(sts)
+    return {name: pairs for name in TASKS if isinstance(pairs := found[name], STSPairs)}
+
+
+def unordered_pairs(pairs: STSPairs) -> list[frozenset[str]]:
+    """Returns the texts of each pair, in lower case and without order."""
+    return [
+        frozenset({a.lower().strip(), b.lower().strip()}) for a, b in zip(pairs.first, pairs.second, strict=True)
+    ]
+
+
+def write_development(sts: Path, out: Path) -> dict[str, tuple[int, int]]:
+    """Writes the development pairs that are in no test set. Returns set -> their number before and after."""
+    tested = {pair for pairs in test_pairs(sts).values() for pair in unordered_pairs(pairs)}
+    counts = {}
+    for task in ("STS-B", "SICK-R"):
+        pairs = find_pairs(task, sts, split="dev")
+        assert isinstance(pairs, STSPairs), pairs
+        rows = zip(pairs.gold.tolist(), pairs.first, pairs.second, unordered_pairs(pairs), strict=True)
+        left = [(gold, first, second) for gold, first, second, pair in rows if pair not in tested]
+        counts[task] = (len(pairs), len(left))
+        lines = ["score\tsentence1\tsentence2", *(f"{gold}\t{first}\t{second}" for gold, first, second in left)]
+        (out / f"{task}.dev.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return counts
+
+
+def run_job(job: Job, options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the row of a run, which is trained if it isn't finished."""
+    torch.set_num_threads(options.threads)
+    return keep(job.folder(options.out), partial(train, job, options))
+
+
+def train(job: Job, options: argparse.Namespace) -> dict[str, Any]:
+    """Trains a run. Returns its validations, and the scores of its best weights unless it only tunes."""
+    folder = job.folder(options.out)
+    words = [*method_words(job.method, job.encoder, options), *job.setting.words()]
+    words += [
+        "--data.validation",
+        json.dumps([str(options.out / f"{task}.dev.tsv") for task in ("STS-B", "SICK-R")]),
+    ]
+    do(in_folder("fit", words, folder, job.seed))
+    with next(folder.rglob("metrics.csv")).open() as file:
+        logged = [line for line in csv.DictReader(file) if line.get(DEVELOPMENT)]
+    names = (DEVELOPMENT, *GEOMETRY)
+    validations = {line["step"]: {name: float(line[name]) for name in names if line[name]} for line in logged}
+    row = {
+        **job._asdict(),
+        "encoder": job.encoder.name,
+        "setting": job.setting._asdict(),
+        "validations": validations,
+    }
+    if job.place != "tuning":
+        row |= test_scores(
+            SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent), options.sts
+        )
+    drop_weights(folder)
+    return row
+
+
+def test_scores(encoder: SentenceEncoder, sts: Path) -> dict[str, Any]:
+    """Returns a model's score of each test set, their mean, and the mean score of each resample of the pairs."""
+    tests, embed = test_pairs(sts), CachedEncoder(encoder)
+    return scores_of({name: pair_cosines(embed, pairs) for name, pairs in tests.items()}, tests)
+
+
+def scores_of(cosines: Mapping[str, torch.Tensor], tests: Mapping[str, STSPairs]) -> dict[str, Any]:
+    """Returns the scores of the test sets of given cosines; see ``test_scores``."""
+    scores = {task: aggregate(cosines[task], pairs, "all")[0] for task, pairs in tests.items()}
+    against_gold = [
+        paired_bootstrap_spearman(
+            pairs.gold,
+            cosines[task],
+            target=pairs.gold,
+            resamples=RESAMPLES,
+            generator=torch.Generator().manual_seed(0),  # the same pairs for all runs
+        )
+        for task, pairs in tests.items()
+    ]
+    resampled = 100 * (1 + PairedBootstrap.mean(against_gold).resample_differences)  # gold's own score is 1
+    mean = statistics.mean(scores.values())
+    return {"scores": {**scores, "mean": mean}, "resampled": [round(each, 3) for each in resampled.tolist()]}
+
+
+def train_in_turns(words: Sequence[str], turn: Turn) -> None:
     """Trains in turns, without validation and without end."""
     run = Run(*configured("fit", expand_recipes(words)))
     vars(run.trainer)["callbacks"].append(Turns(turn))
     run.fit()
 
 
-class Protocol:
-    """The runs of all methods.
+def method_words(name: str, encoder: Path, options: argparse.Namespace) -> list[str]:
+    """Returns the options of a method's runs."""
+    folder, method = ROOT / "benchmarks" / "protocol", METHODS[name]
+    words = ["--recipe", "simcse", "--config", str(folder / "common.yaml")]
+    words += ["--config", str(own)] if (own := folder / f"{name}.yaml").exists() else []
+    words += ["--model.encoder.model_name_or_path", str(encoder)]
+    words += ["--data.train", str(options.sentences), "--trainer.precision", options.precision]
+    words += [f"--{method.teacher}", str(teacher_vectors(options))] if method.teacher else []
+    words += [f"--{method.start}", str(encoder)] if method.start else []
+    return [*words, *options.words]
 
-    Args:
-        options: Of the shell.
+
+def teacher_vectors(options: argparse.Namespace) -> Path:
+    """Returns the file of the teacher's vectors of the sentences, which is written once."""
+    path: Path = options.out / "teacher.npy"
+    with held(path):
+        if not path.exists():
+            do(["embed", str(options.sentences), str(path), "--model", str(options.teacher), "--distinct"])
+    return path
+
+
+def settings_of(method: str) -> list[Setting]:
+    """Returns the settings that a method is tuned over.
+
+    Example:
+        >>> [setting.name() for setting in settings_of("simcse")], len(settings_of("barlow"))
+        (['1e-4-0.05', '1e-4-0.1', '3e-4-0.05', '3e-4-0.1'], 2)
     """
+    temperatures = TEMPERATURES if METHODS[method].tempered else (None,)
+    return [Setting(rate, temperature) for rate in RATES for temperature in temperatures]
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.out: Path = options.out
-        self.folder = ROOT / "benchmarks" / "protocol"
-        self.taken_over: dict[str, Any] = {}
-        """Configurations of the sweeps whose rows are of an earlier result."""
 
-    def words(self, name: str) -> list[str]:
-        """Returns the options of a method's runs."""
-        own = self.folder / f"{name}.yaml"
-        words = ["--recipe", "simcse", "--config", str(self.folder / "common.yaml")]
-        words += ["--config", str(own)] if own.exists() else []
-        words += ["--model.encoder.model_name_or_path", str(self.options.encoder)]
-        words += ["--data.train", str(self.options.sentences), "--trainer.precision", self.options.precision]
-        if (teacher := METHODS[name].teacher) is not None:
-            words += [f"--{teacher}", str(self.vectors())]
-        if (start := METHODS[name].start) is not None:
-            words += [f"--{start}", str(self.options.encoder)]
-        return [*words, *self.options.words]
+def tuned(rows: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:
+    """Returns the setting of each method with the highest development score."""
+    best: dict[str, tuple[float, Setting]] = {}
+    for row in rows:
+        score = development_score(row)
+        if score > best.get(row["method"], (float("-inf"), None))[0]:
+            best[row["method"]] = score, Setting(**row["setting"])
+    return {method: setting for method, (_, setting) in best.items()}
 
-    def sweep(self, name: str, rate: str, seeds: Sequence[int], *more: str) -> list[dict[str, Any]]:
-        """Returns the runs of a method at a rate; those that are missing are made."""
-        place = self.out / name / rate
-        words = ["sweep", *self.words(name), "--data.validation", str(self.options.sts / "stsb.dev.tsv")]
-        words += ["--vary", f"model.optimizer.lr={rate}", "--seeds", *map(str, seeds), "--select", DEVELOPMENT]
-        do([*words, "--report", DEVELOPMENT, *more, "--keep_weights", "--output", str(place)])
-        [cell] = json.loads((place / "table.json").read_text())["cells"]
-        runs: list[dict[str, Any]] = cell["runs"]
-        return runs
 
-    def vectors(self) -> Path:
-        """Returns the teacher's vectors of the sentences, made once."""
-        path = self.out / "teacher.npy"
-        with held(path):
-            if not path.exists():
-                words = ["embed", str(self.options.sentences), str(path), "--model", str(self.options.teacher)]
-                do([*words, "--distinct"])
-        return path
+def best_step(row: Mapping[str, Any]) -> str:
+    """Returns the step of a run's best validation. The validation before the first step doesn't count."""
+    steps = [step for step in row["validations"] if int(step)]
+    return max(steps, key=lambda step: float(row["validations"][step][DEVELOPMENT]))
 
-    def row(self, name: str) -> dict[str, Any]:
-        """Returns the row of a method: its rate, the figures of its seeds, and its cosines of the test pairs."""
 
-        def make() -> dict[str, Any]:
-            development = {rate: self.sweep(name, rate, [1])[0]["figures"][DEVELOPMENT] for rate in RATES}
-            rate = max(development, key=lambda each: development[each])
-            reports = [word for figure in GEOMETRY for word in ("--report", figure)]
-            runs = self.sweep(name, rate, [1, 2, 3], *reports)
-            place = self.out / name / rate
-            cosines = {run["seed"]: self.cosines(place, run["seed"]) for run in runs}
-            torch.save(cosines, self.out / f"{name}.pt")
-            for run in runs:
-                run["scores"] = self.scores(cosines[run["seed"]])
-            for each in RATES:
-                drop_weights(self.out / name / each)
-            return {"name": name, "rate": rate, "development": development, "runs": runs}
+def development_score(row: Mapping[str, Any]) -> float:
+    """Returns the development score of a run's best validation."""
+    return float(row["validations"][best_step(row)][DEVELOPMENT])
 
-        return keep(self.out / f"{name}.row", make)
 
-    def take_over(self, earlier: Path) -> None:
-        """Takes the rows of an earlier result over, where there are none of these methods."""
-        result = json.loads(earlier.read_text())
-        self.taken_over = result["configuration"]
-        for row in result["rows"]:
-            keep(self.out / f"{row['name']}.row", partial(dict[str, Any], row))
+def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns the mean test score of each method over its seeds."""
+    methods = dict.fromkeys(row["method"] for row in rows)
+    return {
+        method: statistics.mean(row["scores"]["mean"] for row in rows if row["method"] == method)
+        for method in methods
+    }
 
-    def tasks(self) -> dict[str, STSPairs]:
-        """Returns the scored pairs of the test sets."""
-        found = find_sts(self.options.sts)
-        return {name: pairs for name in TASKS if isinstance(pairs := found[name], STSPairs)}
 
-    def cosines(self, place: Path, seed: int) -> dict[str, torch.Tensor]:
-        """Returns a run's cosines of the pairs of each test set."""
-        model = next(next(place.rglob(f"seed-{seed}")).rglob("modules.json")).parent
-        embed = CachedEncoder(SentenceEncoder.from_pretrained(model, device="cpu"))
-        return {name: pair_cosines(embed, pairs) for name, pairs in self.tasks().items()}
+def all_rows(out: Path, place: str) -> list[dict[str, Any]]:
+    """Returns the rows of all finished runs of a kind, in the order of the methods."""
+    files = sorted((out / place).glob("*/*/seed-*/row.json"))
+    rows = [json.loads(path.read_text()) for path in files]
+    return sorted(rows, key=lambda row: ([*METHODS].index(row["method"]), row["seed"]))
 
-    def scores(self, cosines: Mapping[str, torch.Tensor]) -> dict[str, float]:
-        """Returns the score of each test set, and their mean."""
-        found = {task: aggregate(cosines[task], pairs, "all")[0] for task, pairs in self.tasks().items()}
-        return {**found, "mean": statistics.mean(found.values())}
 
-    def interval(self, name: str) -> str:
-        """Returns a method's difference from the baseline with its interval: the mean over tasks and seeds."""
-        kept = self.out / f"{BASELINE}.pt"
-        if not kept.exists():  # its row was taken over from a result, which has scores alone
-            shutil.rmtree(self.out / f"{BASELINE}.row")
-            self.row(BASELINE)
-        ours, theirs = torch.load(self.out / f"{name}.pt"), torch.load(kept)
-        each_task = [
-            PairedBootstrap.mean(
-                [
-                    paired_bootstrap_spearman(
-                        theirs[seed][task],
-                        ours[seed][task],
-                        target=pairs.gold,
-                        resamples=self.options.resamples,
-                        generator=torch.Generator().manual_seed(0),  # for all seeds the same pairs
-                    )
-                    for seed in ours
-                ]
+def work_off(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Trains runs in several processes. Yields their rows; a run that fails is printed, and others continue."""
+    if options.workers == 1:
+        yield from (run_job(job, options) for job in jobs)
+        return
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(run_job, job, options): job for job in jobs}
+        for future in as_completed(futures):
+            try:
+                yield future.result()
+            except Exception:
+                print(f"FAILED {futures[future]}")
+                traceback.print_exc()
+
+
+def take_over(earlier: Path, out: Path) -> None:
+    """Stores the rows of a filed result in the folder of the runs."""
+    for row in json.loads(earlier.read_text())["rows"]["runs"]:
+        job = Job(row["method"], Setting(**row["setting"]), row["seed"], Path(row["encoder"]), row["place"])
+        keep(job.folder(out), partial(dict[str, Any], row))
+
+
+def run_all(options: argparse.Namespace) -> None:
+    """Tunes all methods, trains each best setting with all seeds, and the best methods from a second start."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.earlier is not None:
+        take_over(options.earlier, options.out)
+    counts = write_development(options.sts, options.out)
+    (options.out / "development.json").write_text(json.dumps(counts))
+    if any(METHODS[name].teacher for name in options.only):
+        teacher_vectors(options)
+    tuning = [(name, setting) for name in options.only for setting in settings_of(name)]
+    jobs = [Job(name, setting, SEEDS[0], options.encoder, "tuning") for name, setting in tuning]
+    settings = tuned(list(work_off(jobs, options)))
+    seeds = [(name, seed) for seed in SEEDS[: options.seeds] for name in options.only if name in settings]
+    jobs = [Job(name, settings[name], seed, options.encoder, "seeds") for name, seed in seeds]
+    means = mean_scores(list(work_off(jobs, options)))
+    if options.second is not None:
+        best = {BASELINE, *sorted(means, key=lambda name: -means[name])[:BEST]}
+        jobs = [Job(name, settings[name], seed, options.second, "second") for name, seed in seeds if name in best]
+        list(work_off(jobs, options))
+
+
+def time_steps(options: argparse.Namespace) -> None:
+    """Times the methods in turns with SimCSE, a few at once, and writes the table."""
+    names = [name for name in options.only if name != BASELINE]
+    seconds = {}
+    for first in range(0, len(names), AT_ONCE):
+        few = names[first : first + AT_ONCE]
+        turns = turns_of([BASELINE, *few], options)
+        seconds |= {name: {"own": turns[name], BASELINE: turns[BASELINE]} for name in few}
+    ratios = {name: ratio_and_range(each["own"], each[BASELINE]) for name, each in seconds.items()}
+    table = [[METHODS[name].said, ratio] for name, ratio in ratios.items()]
+    lines = ["# A training step of each method", "", f"{machine()}; {options.precision}."]
+    lines += [f"Rounds in turns: {options.rounds}, of {options.steps} steps of 64 texts.", ""]
+    lines += markdown(["", "seconds of a step, SimCSE's = 1: median, range"], table)
+    print("\n".join(lines))
+    words = {name: method_words(name, options.encoder, options) for name in [BASELINE, *seconds]}
+    print(publish("protocol_steps", lines, seconds, words, folder=options.results))
+
+
+def turns_of(names: Sequence[str], options: argparse.Namespace) -> dict[str, list[float]]:
+    """Returns the seconds of each turn of some methods, some steps each."""
+    endless = ["--trainer.max_steps", "100000", "--trainer.limit_val_batches", "0"]
+    with ExitStack() as stack, TemporaryDirectory() as folder:
+        place = ["--trainer.default_root_dir", folder, "--trainer.enable_progress_bar", "false"]
+        contenders = {
+            name: stack.enter_context(
+                Contender(
+                    train_in_turns,
+                    [*method_words(name, options.encoder, options), *endless, *place],
+                    threads=1,
+                    device="cpu",
+                )
             )
-            for task, pairs in self.tasks().items()
-        ]
-        found = PairedBootstrap.mean(each_task)
-        low, high = found.interval()
-        return f"{100 * found.difference:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+            for name in names
+        }
+        works: dict[str, Callable[[], Any]] = {
+            name: partial(contender, options.steps) for name, contender in contenders.items()
+        }
+        for work in works.values():
+            work()  # the first steps of a process take longer
+        found = take_turns(works, options.rounds)
+    return {name: [answer.seconds for answer in answers] for name, answers in found.items()}
 
-    def steps(self) -> dict[str, dict[str, list[float]]]:
-        """Returns the seconds of each turn of every method and of SimCSE beside it.
 
-        A few methods and SimCSE take turns, then the next few: each is a process with weights of its own.
-        """
-        names = [name for name in self.options.only or METHODS if name != BASELINE]
-        found = {}
-        for first in range(0, len(names), AT_ONCE):
-            few = names[first : first + AT_ONCE]
-            seconds = self.turns([BASELINE, *few])
-            found |= {name: {"own": seconds[name], BASELINE: seconds[BASELINE]} for name in few}
-        return found
-
-    def turns(self, names: Sequence[str]) -> dict[str, list[float]]:
-        """Returns the seconds of each turn of some methods, some steps each."""
-        endless = ["--trainer.max_steps", "100000", "--trainer.limit_val_batches", "0"]
-        with ExitStack() as stack, TemporaryDirectory() as folder:
-            place = ["--trainer.default_root_dir", folder, "--trainer.enable_progress_bar", "false"]
-            contenders = {
-                name: stack.enter_context(
-                    Contender(train, [*self.words(name), *endless, *place], threads=1, device="cpu")
-                )
-                for name in names
-            }
-            works = {name: partial(contender, self.options.steps) for name, contender in contenders.items()}
-            for work in works.values():
-                work()  # the first steps of a process take longer
-            found = take_turns(works, self.options.rounds)
-        return {name: [answer.seconds for answer in answers] for name, answers in found.items()}
-
-    def publish_steps(self) -> None:
-        """Times the methods in turns, and writes the table."""
-        seconds = self.steps()
-        ratios = {name: ratio_and_range(each["own"], each[BASELINE]) for name, each in seconds.items()}
-        self.ratios().write_text(json.dumps({BASELINE: "1", **ratios}))
-        table = [[METHODS[name].said, ratio] for name, ratio in ratios.items()]
-        lines = ["# A training step of each method", "", f"{machine()}; {self.options.precision}."]
-        lines += [f"Rounds in turns: {self.options.rounds}, of {self.options.steps} steps of 64 texts.", ""]
-        lines += markdown(["", "seconds of a step, SimCSE's = 1: median, range"], table)
-        print("\n".join(lines))
-        words = {name: self.words(name) for name in [BASELINE, *seconds]}
-        print(publish("protocol_steps", lines, seconds, words, folder=self.options.results))
-
-    def ratios(self) -> Path:
-        """Returns the file of each method's seconds of a step over SimCSE's."""
-        return self.out / "steps.json"
-
-    def publish(self) -> None:
-        """Writes the table of all methods that are finished."""
-        geometry = [name.removeprefix("val/").replace("_", " ") for name in GEOMETRY]
-        header = ["", "rate", *TASKS, "mean", "against SimCSE", *geometry, "step, SimCSE's = 1"]
-        ratios = json.loads(self.ratios().read_text()) if self.ratios().exists() else {}
-        rows, table = [], []
-        for name, method in METHODS.items():
-            if not (self.out / f"{name}.row" / "row.json").exists():
-                asked = command(["benchmarks/protocol.py", "scores", "--only", name]).replace(
-                    "contrastive-text", "python"
-                )
-                table.append([method.said, f"not run: `{asked} ...`", *[""] * (len(header) - 2)])
-                continue
-            row = self.row(name)
-            if "against" not in row:
-                row["against"] = "-" if name == BASELINE else self.interval(name)
-            row.setdefault("step", ratios.get(name, "not run"))
-            rows.append(row)
-            table.append([*self.cells(name, row), row["step"]])
-        named = {name: vars(self.options)[name].name for name in ("encoder", "sentences", "teacher")}
-        lines = [
-            "# Unsupervised sentence embeddings under one protocol",
-            "",
-            f"Start {named['encoder']}; sentences {named['sentences']}; teacher {named['teacher']}.",
-            f"75 steps of 64 texts, {self.options.precision}, three seeds. {machine()}.",
-            "",
-            *markdown(header, table),
-            "",
-            "Scores: Spearman x 100, mean ± standard deviation over seeds. Against SimCSE: the difference of the",
-            "means, with 95 % over resampled test pairs. Step: its seconds over SimCSE's, median and range.",
-        ]
-        print("\n".join(lines))
-        print(publish("protocol", lines, rows, self.configurations(), folder=self.options.results))
-
-    def cells(self, name: str, row: Mapping[str, Any]) -> list[str]:
-        """Returns the cells of a finished row."""
-
-        runs = row["runs"]
-        scores = [mean_and_spread([run["scores"][each] for run in runs]) for each in (*TASKS, "mean")]
-        geometry = [mean_and_spread([run["figures"][figure] for run in runs]) for figure in GEOMETRY]
-        return [METHODS[name].said, row["rate"], *scores, row["against"], *geometry]
-
-    def configurations(self) -> dict[str, Any]:
-        """Returns the configurations of all sweeps, by method and rate."""
-        tables = sorted(self.out.glob("*/*/table.json"))
-        own = {str(table.parent.relative_to(self.out)): cell_configurations(table.parent) for table in tables}
-        return {**self.taken_over, **own}
+def options_of(description: str | None) -> argparse.ArgumentParser:
+    """Returns the options that the runs and the table share."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name in ("encoder", "teacher", "sentences", "sts"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--second", type=Path, help="folder of a second start; see second_start.py")
+    parser.add_argument("--only", nargs="*", choices=METHODS, default=list(METHODS), help="methods")
+    parser.add_argument("--earlier", type=Path, help="JSON of a filed result whose runs aren't repeated")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "protocol")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    return parser
 
 
 def main() -> None:
-    """Makes the rows that are asked for, and writes the table of all that are there; or times steps."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("scores", "steps"))
-    for name in ("encoder", "teacher", "sentences", "sts"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", choices=METHODS, help="methods; none for the table alone")
-    parser.add_argument("--earlier", type=Path, help="JSON of a result whose rows are taken over")
-    parser.add_argument("--precision", default="32-true", help="bf16-mixed where the processor is faster by it")
-    parser.add_argument("--resamples", type=int, default=1000)
+    """Makes the runs, or times steps."""
+    parser = options_of(__doc__)
+    parser.add_argument("what", choices=("runs", "steps"))
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="number of seeds")
+    parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a run")
+    parser.add_argument("--precision", default="32-true", help="bf16-mixed where the processor is faster with it")
     parser.add_argument("--rounds", type=int, default=10, help="of steps")
-    parser.add_argument("--steps", type=int, default=3, help="of a turn")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "protocol")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options, options_words = parser.parse_known_args()
-    options.words = options_words
-    protocol = Protocol(options)
+    parser.add_argument("--steps", type=int, default=3, help="steps of a turn")
+    options, options.words = parser.parse_known_args()
     if options.what == "steps":
-        protocol.publish_steps()
-        return
-    if options.earlier is not None:
-        protocol.take_over(options.earlier)
-    methods = list(METHODS) if options.only is None else options.only
-    for name in methods:
-        protocol.row(name)
-        protocol.publish()
-    if not methods:
-        protocol.publish()
+        time_steps(options)
+    else:
+        run_all(options)
 
 
 if __name__ == "__main__":
