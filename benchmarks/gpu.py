@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "products": Part("gpu_speed.products", 20, "Speed of a large product"),
+    "products": Part("gpu_speed.products", 30, "Speed of a large product"),
     "gradients": Part("gpu_exact.gradients", 40, "One gradient"),
     "resume": Part("gpu_exact.resumed", 60, "Killed and resumed"),
     "nccl": Part("gpu_exact.collectives", 30, "NCCL, one process"),
@@ -55,7 +55,7 @@ PARTS = {
     "chunks": Part("gpu_speed.chunks", 40, "Memory by `chunk_tokens`, BERT-base"),
     "compiled": Part("gpu_speed.compiled", 50, "Compiled blocks, MiniLM-L6"),
     "encode": Part("gpu_speed.encoding", 60, "Encoding, MiniLM-L6"),
-    "step": Part("gpu_speed.steps", 190, "Training step"),
+    "step": Part("gpu_speed.steps", 180, "Training step"),
 }
 """In the order in which they run: what tells whether results hold comes first."""
 NOT_RUN = "not run"

@@ -32,7 +32,8 @@ from inputs import lengths_of, made_up_texts
 from machines import matmul_speed
 from timing import ratio_and_range, take_turns
 
-LENGTHS = (32, 64, 256, 512)
+LENGTHS = (32, 256)
+"""Two, because each piece starts two processes, and an import of all libraries can take 10 s."""
 STEPS = 8
 """Steps of a turn."""
 PEER_SIZES = (64, 256, 1024)
