@@ -9,7 +9,7 @@ loss has one. The development pairs are those of SICK and of STS-B that are in n
 trains with all seeds, and the weights of its best validation are scored: STS12, STS14, STS15, STS-B and SICK-R.
 ``--second`` names a second start, from which the five best methods and SimCSE are trained with equal settings.
 
-Finished runs are kept in ``--out``, as are the rows of ``--earlier``, a filed result, and aren't repeated.
+Finished runs are kept in ``--out``, as are the rows of ``--earlier``, filed results, and aren't repeated.
 ``protocol_table.py`` writes the tables and the curve. ``steps`` times the training step of each method in turns.
 """
 
@@ -339,17 +339,19 @@ def work_off(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[dict[
 
 
 def take_over(earlier: Path, out: Path) -> None:
-    """Stores the rows of a filed result in the folder of the runs."""
-    for row in json.loads(earlier.read_text())["rows"]["runs"]:
-        job = Job(row["method"], Setting(**row["setting"]), row["seed"], Path(row["encoder"]), row["place"])
-        keep(job.folder(out), partial(dict[str, Any], row))
+    """Stores the runs of a filed result in the folder of the runs."""
+    for row in json.loads(earlier.read_text())["rows"]:
+        setting, names = Setting(**row["setting"]), {name: row[name] for name in ("setting", "place", "encoder")}
+        for run in row["runs"]:
+            job = Job(row["name"], setting, run["seed"], Path(row["encoder"]), row["place"])
+            keep(job.folder(out), partial(dict[str, Any], {"method": row["name"], **names, **run}))
 
 
 def run_all(options: argparse.Namespace) -> None:
     """Tunes all methods, trains each best setting with all seeds, and the best methods from a second start."""
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.earlier is not None:
-        take_over(options.earlier, options.out)
+    for earlier in options.earlier:
+        take_over(earlier, options.out)
     counts = write_development(options.sts, options.out)
     (options.out / "development.json").write_text(json.dumps(counts))
     if any(METHODS[name].teacher for name in options.only):
@@ -409,25 +411,19 @@ def turns_of(names: Sequence[str], options: argparse.Namespace) -> dict[str, lis
     return {name: [answer.seconds for answer in answers] for name, answers in found.items()}
 
 
-def options_of(description: str | None) -> argparse.ArgumentParser:
-    """Returns the options that the runs and the table share."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main() -> None:
+    """Makes the runs, or times steps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("runs", "steps"))
     for name in ("encoder", "teacher", "sentences", "sts"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--second", type=Path, help="folder of a second start; see second_start.py")
     parser.add_argument("--only", nargs="*", choices=METHODS, default=list(METHODS), help="methods")
-    parser.add_argument("--earlier", type=Path, help="JSON of a filed result whose runs aren't repeated")
+    parser.add_argument(
+        "--earlier", type=Path, nargs="*", default=[], help="filed JSON whose runs aren't repeated"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "protocol")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    return parser
-
-
-def main() -> None:
-    """Makes the runs, or times steps."""
-    parser = options_of(__doc__)
-    parser.add_argument("what", choices=("runs", "steps"))
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="number of seeds")
     parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
     parser.add_argument("--threads", type=int, default=1, help="threads of a run")

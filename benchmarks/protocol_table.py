@@ -14,7 +14,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -37,6 +37,42 @@ from contrastive_text.metrics.bootstrap import PairedBootstrap, holm
 
 LEVEL = 0.05
 """Largest adjusted p value of a difference that separates two methods."""
+
+RUN_OF_ROW = ("method", "setting", "place", "encoder")
+"""Keys of a run that its row has in a result."""
+SETTING = """\
+Start {start}. 300 steps of 64 texts, validated every 50. Development pairs in no test set: {left}.
+Spearman x 100. {note}"""
+
+
+class Place(NamedTuple):
+    """A kind of runs, with its result.
+
+    Args:
+        file: Name of the result.
+        title: Title of the result.
+        about: What its table has.
+    """
+
+    file: str
+    title: str
+    about: str
+
+
+METHODS_ABOUT = """\
+Test sets: scores of the best validated weights, mean ± standard deviation over seeds. Against SimCSE: 95 %
+interval over test pairs and seeds together; p by Holm over the methods. Best step: of the best validation. Step:
+seconds of a step, SimCSE's = 1. To SimCSE's best: time until the mean development score reaches SimCSE's best, in
+SimCSE's steps. Below the table: groups of methods that can't be separated from the best of their group."""
+PLACES = {
+    "tuning": Place(
+        "protocol_tuning",
+        "# One protocol: tuning, and development scores over steps",
+        "Mean of the development scores of STS-B and SICK. The second table has the chosen settings.",
+    ),
+    "seeds": Place("protocol", "# Unsupervised sentence embeddings under one protocol", METHODS_ABOUT),
+    "second": Place("protocol_second", "# One protocol: a second start", METHODS_ABOUT),
+}
 
 Row = Mapping[str, Any]  # Any: scores and names of a run
 
@@ -124,15 +160,15 @@ def step_ratios(results: Path) -> dict[str, float]:
 def method_table(rows: Sequence[Row], settings: Mapping[str, Setting], ratios: Mapping[str, float]) -> list[str]:
     """Returns the table of the methods: test scores, difference from SimCSE, geometry and cost."""
     methods = by_method(rows)
-    others = [name for name in methods if name != BASELINE]
+    others = [name for name in methods if name != BASELINE and BASELINE in methods]
     against = {name: difference(methods[name], methods[BASELINE]) for name in others}
     adjusted = dict(zip(others, holm([against[name].p_value for name in others]), strict=True))
-    target = max(curve(methods[BASELINE]).values())
+    target = max(curve(methods.get(BASELINE, [])).values(), default=float("inf"))
     lines = []
     for name, runs in methods.items():
         cells = [METHODS[name].said, str(len(runs)), settings[name].name().replace("-0.", ", 0.")]
         cells += [mean_and_spread([run["scores"][task] for run in runs]) for task in (*TASKS, "mean")]
-        if name == BASELINE:
+        if name not in against:
             cells += ["-", "-"]
         else:
             low, high = against[name].interval()
@@ -149,9 +185,9 @@ def method_table(rows: Sequence[Row], settings: Mapping[str, Setting], ratios: M
 
 
 def group_lines(rows: Sequence[Row]) -> list[str]:
-    """Returns a line per group of methods that can't be separated."""
+    """Returns a list of the groups of methods that can't be separated."""
     named = [[METHODS[name].said for name in group] for group in groups(by_method(rows))]
-    return [f"{place}. {', '.join(names)}" for place, names in enumerate(named, start=1)]
+    return ["", *(f"{place}. {', '.join(names)}" for place, names in enumerate(named, start=1))]
 
 
 def curve_table(methods: Mapping[str, Sequence[Row]]) -> list[str]:
@@ -196,66 +232,58 @@ def draw(methods: Mapping[str, Sequence[Row]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def configurations(out: Path, earlier: Path | None) -> dict[str, Any]:
-    """Returns the configuration of each method's first seed, of these runs and of an earlier result."""
-    files = sorted(out.glob("se*/*/*/seed-1/version_*/config.yaml"))
-    own = {str(file.parents[1].relative_to(out)): yaml.safe_load(file.read_text()) for file in files}
-    return (json.loads(earlier.read_text())["configuration"] if earlier else {}) | own
+def as_rows(runs: Sequence[Row]) -> list[dict[str, Any]]:
+    """Returns a row for each method and setting, with the runs of its seeds."""
+    rows: dict[tuple[str, Setting], dict[str, Any]] = {}
+    for run in runs:
+        setting = Setting(**run["setting"])
+        row = {
+            "name": run["method"],
+            "setting": setting._asdict(),
+            "place": run["place"],
+            "encoder": run["encoder"],
+        }
+        row = rows.setdefault((run["method"], setting), {**row, "runs": []})
+        row["runs"].append({name: value for name, value in run.items() if name not in RUN_OF_ROW})
+    return list(rows.values())
+
+
+def configurations(out: Path, place: str) -> dict[str, Any]:
+    """Returns the configuration of each method's first seed."""
+    files = sorted((out / place).glob("*/*/seed-1/version_*/config.yaml"))
+    return {str(file.parents[1].relative_to(out)): yaml.safe_load(file.read_text()) for file in files}
 
 
 def main() -> None:
-    """Writes the dated tables, and the curve."""
+    """Writes the dated tables of tuning, of the methods and of the second start, and the curve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "protocol", help="folder of the runs")
-    parser.add_argument("--earlier", type=Path, help="JSON of the filed result that protocol.py took over")
     parser.add_argument("--figure", type=Path, help="file of the curve")
     parser.add_argument("--note", default="", help="machines of the runs, for the result")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    tuning, seeds, second = (all_rows(options.out, place) for place in ("tuning", "seeds", "second"))
-    settings, ratios = tuned(tuning), step_ratios(options.results)
+    runs = {place: all_rows(options.out, place) for place in PLACES}
+    settings, ratios = tuned(runs["tuning"]), step_ratios(options.results)
     counts = json.loads((options.out / "development.json").read_text())
-    chosen = [row for row in tuning if Setting(**row["setting"]) == settings[row["method"]]]
-    curves = {
-        name: by_method(seeds).get(name) or [row for row in chosen if row["method"] == name] for name in settings
-    }
     left = ", ".join(f"{after} of {before} of {task}" for task, (before, after) in counts.items())
-    lines = [
-        "# Unsupervised sentence embeddings under one protocol",
-        "",
-        f"300 steps of 64 texts, validated every 50. Development pairs in no test set: {left}.",
-        "Scores: Spearman x 100 of the best validated weights, mean ± standard deviation over seeds.",
-        "Against SimCSE: 95 % interval over test pairs and seeds; p by Holm over the methods. Step: seconds of a",
-        "step, SimCSE's = 1. To SimCSE's best: time until the mean development score is SimCSE's best, in",
-        f"SimCSE's steps. {options.note}".rstrip(),
-        "",
-        *method_table(seeds, settings, ratios),
-        "",
-        "Groups of methods that can't be separated from the best of the group:",
-        "",
-        *group_lines(seeds),
-        "",
-        "Methods without a run of the chosen setting with test scores: "
-        + (", ".join(METHODS[name].said for name in settings if name not in by_method(seeds)) or "none")
-        + ".",
-        "",
-        *curve_table(curves),
-        "",
-        *tuning_table(tuning),
-    ]
-    if second:
-        lines += [
-            "",
-            f"From the second start, {second[0]['encoder']}:",
-            "",
-            *method_table(second, settings, ratios),
-        ]
-        lines += ["", *group_lines(second)]
-    print("\n".join(lines))
+    chosen = [row for row in runs["tuning"] if Setting(**row["setting"]) == settings[row["method"]]]
+    curves = by_method(runs["seeds"])
+    curves |= {row["method"]: [row] for row in chosen if row["method"] not in curves}
     if options.figure is not None:
         draw(curves, options.figure)
-    rows = {"development": counts, "runs": [*tuning, *seeds, *second]}
-    print(publish("protocol", lines, rows, configurations(options.out, options.earlier), folder=options.results))
+    tables = {
+        "tuning": [*tuning_table(runs["tuning"]), "", *curve_table(curves)],
+        "seeds": [*method_table(runs["seeds"], settings, ratios), *group_lines(runs["seeds"])],
+    }
+    if runs["second"]:
+        tables["second"] = [*method_table(runs["second"], settings, ratios), *group_lines(runs["second"])]
+    for place, table in tables.items():
+        start = runs[place][0]["encoder"]
+        lines = [PLACES[place].title, "", *SETTING.format(start=start, left=left, note=options.note).splitlines()]
+        lines += [*PLACES[place].about.splitlines(), "", *table]
+        print("\n".join(lines))
+        rows = as_rows(runs[place])
+        print(publish(PLACES[place].file, lines, rows, configurations(options.out, place), options.results))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def check_parts(
             )
             for pooler in poolers
         ),
-        *_pooler_refusals(encoder, poolers, objectives),
+        *_sparse_refusals(encoder, poolers, objectives),
         (
             not any(weights.values()),
             f"model.weights: expected a weight above 0, got {dict(weights)}: nothing would be trained; set one",
@@ -119,7 +119,7 @@ def check_parts(
         _check_plan(f"model.views.{task}: ", encoder, plan, task_objectives_of_plan)
 
 
-def _pooler_refusals(
+def _sparse_refusals(
     encoder: Encoder, poolers: Sequence[Pooler], objectives: Mapping[str, Objective]
 ) -> Iterator[tuple[bool, str]]:
     """Yields the refusals of poolers that read token logits, and of objectives of their sparse vectors."""
