@@ -208,7 +208,9 @@ def train(job: Job, options: argparse.Namespace) -> dict[str, Any]:
     with next(folder.rglob("metrics.csv")).open() as file:
         logged = [line for line in csv.DictReader(file) if line.get(DEVELOPMENT)]
     names = (DEVELOPMENT, *GEOMETRY)
-    validations = {line["step"]: {name: float(line[name]) for name in names if line[name]} for line in logged}
+    validations = {  # the logger counts steps from 0
+        str(1 + int(line["step"])): {name: float(line[name]) for name in names if line[name]} for line in logged
+    }
     row = {
         **job._asdict(),
         "encoder": job.encoder.name,
@@ -297,7 +299,7 @@ def tuned(rows: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:
 
 
 def best_step(row: Mapping[str, Any]) -> str:
-    """Returns the step of a run's best validation. The validation before the first step doesn't count."""
+    """Returns the step of a run's best validation. A validation before the first step doesn't count."""
     steps = [step for step in row["validations"] if int(step)]
     return max(steps, key=lambda step: float(row["validations"][step][DEVELOPMENT]))
 

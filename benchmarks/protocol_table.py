@@ -132,9 +132,12 @@ def groups(methods: Mapping[str, Sequence[Row]]) -> list[list[str]]:
 
 
 def curve(rows: Sequence[Row]) -> dict[int, float]:
-    """Returns validated step -> development score, the mean over seeds."""
-    steps = sorted({int(step) for row in rows for step in row["validations"]})
-    return {step: statistics.mean(row["validations"][str(step)][DEVELOPMENT] for row in rows) for step in steps}
+    """Returns validated step -> development score, the mean over the seeds that have it."""
+    scores: dict[int, list[float]] = {}
+    for row in rows:
+        for step, figures in row["validations"].items():
+            scores.setdefault(int(step), []).append(figures[DEVELOPMENT])
+    return {step: statistics.mean(each) for step, each in sorted(scores.items())}
 
 
 def steps_to(score: float, points: Mapping[int, float]) -> int | None:
@@ -195,7 +198,11 @@ def curve_table(methods: Mapping[str, Sequence[Row]]) -> list[str]:
     curves = {name: curve(rows) for name, rows in methods.items()}
     steps = sorted({step for points in curves.values() for step in points})
     lines = [
-        [METHODS[name].said, str(len(methods[name])), *(f"{points[step]:.2f}" for step in steps)]
+        [
+            METHODS[name].said,
+            str(len(methods[name])),
+            *(f"{points[step]:.2f}" if step in points else "" for step in steps),
+        ]
         for name, points in sorted(curves.items(), key=lambda item: -max(item[1].values()))
     ]
     return markdown(["development", "seeds", *map(str, steps)], lines)

@@ -82,6 +82,7 @@ def test_the_best_setting_trains_with_all_seeds_and_a_filed_result_is_not_traine
         }
         assert scores[tuple(row["setting"].values())] == max(scores.values())
         for run in row["runs"]:
+            assert [*run["validations"]] == ["1", "2"]
             assert {*run["scores"]} == {*protocol.TASKS, "mean"} and len(run["resampled"]) == protocol.RESAMPLES
             # The bootstrap's mean is near the score; 30 pairs have a standard error of some 20.
             assert abs(sum(run["resampled"]) / protocol.RESAMPLES - run["scores"]["mean"]) < 10
