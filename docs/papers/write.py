@@ -14,7 +14,6 @@ A name without a date is the newest file of that name. ``papers/STUDY`` is one o
 from __future__ import annotations
 
 import json
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,9 +33,10 @@ Cells = dict[str, dict[str, dict[int, float]]]
 KEYS = ("cells", "scores", "finds", "note")
 LEGEND = """\
 Figures under "Here" are read from files of `benchmarks/results`. A mean over several seeds has a standard
-deviation. A difference is beyond noise if its 95 % interval, paired by seed, excludes 0. `minilm-mlm` is a
-stand-in for a plain pretrained encoder: all-MiniLM-L6-v2, which was trained contrastively, after 300 steps of
-masked language modeling. Runs are far shorter than the paper's, so they don't refute it."""
+deviation. A finding is decided if the 95 % interval of the difference, paired by seed, excludes 0. In "Not
+decided: A against B", the paper has A above B. `minilm-mlm` is a stand-in for a plain pretrained encoder:
+all-MiniLM-L6-v2, which was trained contrastively, after 300 steps of masked language modeling. Runs are far
+shorter than the paper's, so they don't refute it."""
 
 
 def pages() -> dict[Path, str]:
@@ -172,7 +172,7 @@ def seeds(cell: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list[str]:
-    """Returns a sentence on the findings that the figures contradict, and a sentence on the others.
+    r"""Returns sentences on the findings: those that the figures contradict, confirm and don't decide.
 
     Args:
         place: Beginning of error messages.
@@ -182,11 +182,15 @@ def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list
         finds: Findings of the paper; ``A > B`` says that cell A is better than cell B.
 
     Example:
-        >>> figures = {"A": {"dev": {1: 70.0}}, "B": {"dev": {1: 71.0, 2: 72.0}}}
-        >>> verdicts("page", figures, "dev", ["A > B"])
-        ["**Contrary to the paper**, A 70.00 isn't above B 71.00 (one seed)."]
+        >>> figures = {"A": {"dev": {1: 70.0, 2: 71.1}}, "B": {"dev": {1: 72.0, 2: 73.0}}, "C": {"dev": {2: 1.0}}}
+        >>> print(*verdicts("page", figures, "dev", ["A > B", "B > C"]), sep="\n")
+        **Contrary to the paper**, A 70.55 is below B 72.50 (2 seeds).
+        Not decided: B 73.00 against C 1.00 (one seed).
     """
-    said: dict[bool, list[str]] = {False: [], True: []}
+    sentences: dict[str, list[str]] = {
+        head: [] for head in ("**Contrary to the paper**,", "As in the paper,", "Not decided:")
+    }
+    contrary, agreed, undecided = sentences.values()
     for better, worse in (find.split(" > ") for find in finds):
         for name in (better, worse):
             expect(f"{place}: cell of a finding", name, cells)
@@ -199,15 +203,18 @@ def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list
                 f"{place}: expected two cells with {score} of one seed, got {better} and {worse}"
             )
         common = pair[0].keys() & pair[1].keys()
-        first, second = (statistics.fmean(each[seed] for seed in common) for each in pair)
-        noise = f"{len(common)} seeds, {'beyond' if difference.exceeds_noise else 'within'} noise"
-        alone = "without training" if every == {0} else "one seed"
-        noise = alone if math.isnan(difference.margin) else noise
-        is_above = difference.mean > 0
-        verb = "is" if is_above else "isn't"
-        said[is_above].append(f"{better} {first:.2f} {verb} above {worse} {second:.2f} ({noise})")
-    heads = {False: "**Contrary to the paper**", True: "As in the paper"}
-    return [f"{heads[agrees]}, {'; '.join(each)}." for agrees, each in said.items() if each]
+        first, second = (f"{statistics.fmean(each[seed] for seed in common):.2f}" for each in pair)
+        is_decided, seeds_of_both = difference.exceeds_noise, f"{len(common)} seeds"
+        if every == {0}:
+            is_decided, seeds_of_both = True, "without training"
+        elif len(common) == 1:
+            is_decided, seeds_of_both = False, "one seed"
+        elif not is_decided:
+            seeds_of_both += ", within noise"
+        verb = "against" if not is_decided else "is above" if difference.mean > 0 else "is below"
+        group = undecided if not is_decided else agreed if difference.mean > 0 else contrary
+        group.append(f"{better} {first} {verb} {worse} {second} ({seeds_of_both})")
+    return [f"{head} {'; '.join(group)}." for head, group in sentences.items() if group]
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_an_item_shows_its_results_or_was_not_run(paper: str) -> None:
         assert ("Here: not run" in section) == (bool(item.commands) and not item.here), item.name
         contrary = [
             part.startswith("**Contrary")
-            for part in re.findall(r"^(?:Here: )?(\*\*Contrary|Start: |As in)", section, re.M)
+            for part in re.findall(r"^(?:Here: )?(\*\*Contrary|Start: |As in|Not decided)", section, re.M)
         ]
         assert contrary == sorted(contrary, reverse=True), item.name
 
@@ -133,18 +133,20 @@ def test_findings_are_compared_over_common_seeds() -> None:
         "a": {"dev": {1: 70.0, 2: 71.0, 3: 72.0}},
         "b": {"dev": {1: 69.0, 2: 70.1, 3: 70.9, 4: 99.0}},
         "c": {"dev": {1: 60.0, 2: 80.0, 3: 79.0}},
+        "d": {"dev": {2: 70.0}},
         "start": {"dev": {0: 50.0}},
         "other start": {"dev": {0: 40.0}},
     }
     found = write.verdicts("page", cells, "dev", ["a > b", "a > c", "b > a"])
     assert found == [
-        "**Contrary to the paper**, a 71.00 isn't above c 73.00 (3 seeds, within noise); "
-        "b 70.00 isn't above a 71.00 (3 seeds, beyond noise).",
-        "As in the paper, a 71.00 is above b 70.00 (3 seeds, beyond noise).",
+        "**Contrary to the paper**, b 70.00 is below a 71.00 (3 seeds).",
+        "As in the paper, a 71.00 is above b 70.00 (3 seeds).",
+        "Not decided: a 71.00 against c 73.00 (3 seeds, within noise).",
     ]
-    found = write.verdicts("page", cells, "dev", ["a > start", "start > other start"])
+    found = write.verdicts("page", cells, "dev", ["a > start", "start > other start", "d > a"])
     assert found == [
-        "As in the paper, a 71.00 is above start 50.00 (3 seeds, beyond noise); "
-        "start 50.00 is above other start 40.00 (without training)."
+        "As in the paper, a 71.00 is above start 50.00 (3 seeds); "
+        "start 50.00 is above other start 40.00 (without training).",
+        "Not decided: d 70.00 against a 71.00 (one seed).",
     ]
     assert [write.seeds(cells[name]) for name in ("b", "start")] == ["4", "-"]

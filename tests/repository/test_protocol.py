@@ -92,3 +92,19 @@ def test_the_best_setting_trains_with_all_seeds_and_a_filed_result_is_not_traine
     train(tmp_path / "again", "--earlier", *earlier)
     assert not [*(tmp_path / "again").rglob("metrics.csv")]
     assert len([*(tmp_path / "again").rglob("row.json")]) == len([*(tmp_path / "out").rglob("row.json")]) == 16
+
+
+def test_the_page_and_the_readme_have_the_figures_of_the_newest_results() -> None:
+    def table_lines(name: str) -> list[str]:
+        newest = max(runs.RESULTS.glob(f"*-{name}.md"))
+        return [line for line in newest.read_text().splitlines() if line.startswith("| ")]
+
+    methods, tuning = table_lines("protocol"), table_lines("protocol_tuning")
+    page = (BENCHMARKS.parent / "docs" / "protocol.md").read_text().splitlines()
+    assert not {*methods, *tuning} - {*page}
+    cells = {line.split(" | ")[0].strip("| "): {*line.split(" | ")} for line in methods}
+    readme = (BENCHMARKS.parent / "README.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in readme if line.strip("| ").split(" | ")[0] in cells]
+    assert len(rows) > 5
+    for name, *figures in rows:
+        assert {*figures} - {"-"} <= cells[name], name
