@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parents[1] / "benchmarks" / "results"
 Cells = dict[str, dict[str, dict[int, float]]]
 """Cell -> score -> seed -> figure; the seed is 0 if the result has none, such as for an untrained encoder."""
+HEADS = ("**Contrary to the paper**,", "As in the paper,", "Not decided:")
 KEYS = ("cells", "scores", "finds", "note")
 LEGEND = """\
 Figures under "Here" are read from files of `benchmarks/results`. A mean over several seeds has a standard
@@ -41,11 +43,13 @@ shorter than the paper's, so they don't refute it."""
 
 def pages() -> dict[Path, str]:
     """Returns the text of each page."""
-    texts = {name: read_paper(name).markdown(Shown(name)) for name in paper_names()}
-    return {
-        FOLDER / f"{name}.md": text.replace("\n\n## ", f"\n\n{LEGEND}\n\n## ", 1) + "\n"
-        for name, text in texts.items()
-    }
+    texts = {}
+    for name in paper_names():
+        paper, results = read_paper(name), Shown(name)
+        text = paper.markdown(results)
+        head = f"{results.counts(paper.items)}\n\n{LEGEND}"
+        texts[FOLDER / f"{name}.md"] = text.replace("\n\n## ", f"\n\n{head}\n\n## ", 1) + "\n"
+    return texts
 
 
 class Shown:
@@ -58,11 +62,23 @@ class Shown:
     def __init__(self, paper: str) -> None:
         content = read_yaml(Path(papers.__file__).parent / f"{paper}.yaml", "paper")
         self.paper, self.runs = paper, content.get("results", {})
+        self.found: Counter[str] = Counter()
 
     def __call__(self, item: Item) -> str:
         """Returns the paragraphs and tables of an item's results, first those that contradict the paper."""
         parts = [self._part(f"{self.paper}, {item.name}, {name}", name, show) for name, show in item.here.items()]
         return "\n\n".join(sorted(parts, key=lambda part: not part.startswith("**Contrary")))
+
+    def counts(self, items: Sequence[Item]) -> str:
+        """Returns the numbers of findings by their outcome, and of items that were not run."""
+        contrary, agreed, undecided = (self.found[head] for head in HEADS)
+        missing = sum(bool(item.commands) and not item.here for item in items)
+        tables = sum(bool(item.commands) for item in items)
+        return (
+            f"Of {self.found.total()} findings of the paper that were tried here, {contrary} came out contrary, "
+            f"{agreed} as in the paper, and {undecided} are not decided. {missing} of {tables} tables and "
+            "figures with commands were not run."
+        )
 
     def _part(self, place: str, result: str, show: Mapping[str, Any]) -> str:  # Any: what YAML holds
         for key in show:
@@ -74,9 +90,11 @@ class Shown:
         for score in scores:
             expect(f"{place}: score", score, [each for name in names for each in cells[name]])
         path, heading = result_file(result), result.partition("/")[0]
+        findings = verdicts(place, cells, next(iter(scores)), show.get("finds", []))
+        self.found.update({head: len(group) for head, group in findings.items()})
         text = " ".join(
             [
-                *verdicts(place, cells, next(iter(scores)), show.get("finds", [])),
+                *(f"{head} {'; '.join(group)}." for head, group in findings.items() if group),
                 start_of(path),
                 self.runs[heading],
             ]
@@ -171,8 +189,8 @@ def seeds(cell: Mapping[str, Mapping[int, float]]) -> str:
     return "-" if any(0 in by_seed for by_seed in cell.values()) else str(max(map(len, cell.values())))
 
 
-def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list[str]:
-    r"""Returns sentences on the findings: those that the figures contradict, confirm and don't decide.
+def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the findings that the figures contradict, those that they confirm, and those not decided.
 
     Args:
         place: Beginning of error messages.
@@ -183,13 +201,11 @@ def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list
 
     Example:
         >>> figures = {"A": {"dev": {1: 70.0, 2: 71.1}}, "B": {"dev": {1: 72.0, 2: 73.0}}, "C": {"dev": {2: 1.0}}}
-        >>> print(*verdicts("page", figures, "dev", ["A > B", "B > C"]), sep="\n")
-        **Contrary to the paper**, A 70.55 is below B 72.50 (2 seeds).
-        Not decided: B 73.00 against C 1.00 (one seed).
+        >>> contrary, agreed, undecided = verdicts("page", figures, "dev", ["A > B", "B > C"]).values()
+        >>> contrary, undecided
+        (['A 70.55 is below B 72.50 (2 seeds)'], ['B 73.00 against C 1.00 (one seed)'])
     """
-    sentences: dict[str, list[str]] = {
-        head: [] for head in ("**Contrary to the paper**,", "As in the paper,", "Not decided:")
-    }
+    sentences: dict[str, list[str]] = {head: [] for head in HEADS}
     contrary, agreed, undecided = sentences.values()
     for better, worse in (find.split(" > ") for find in finds):
         for name in (better, worse):
@@ -214,7 +230,7 @@ def verdicts(place: str, cells: Cells, score: str, finds: Sequence[str]) -> list
         verb = "against" if not is_decided else "is above" if difference.mean > 0 else "is below"
         group = undecided if not is_decided else agreed if difference.mean > 0 else contrary
         group.append(f"{better} {first} {verb} {worse} {second} ({seeds_of_both})")
-    return [f"{head} {'; '.join(group)}." for head, group in sentences.items() if group]
+    return sentences
 
 
 if __name__ == "__main__":
