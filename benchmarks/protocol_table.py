@@ -132,11 +132,12 @@ def groups(methods: Mapping[str, Sequence[Row]]) -> list[list[str]]:
 
 
 def curve(rows: Sequence[Row]) -> dict[int, float]:
-    """Returns validated step -> development score, the mean over the seeds that have it."""
+    """Returns validated step -> development score, the mean over seeds. A validation before step 1 is skipped."""
     scores: dict[int, list[float]] = {}
     for row in rows:
         for step, figures in row["validations"].items():
-            scores.setdefault(int(step), []).append(figures[DEVELOPMENT])
+            if int(step):
+                scores.setdefault(int(step), []).append(figures[DEVELOPMENT])
     return {step: statistics.mean(each) for step, each in sorted(scores.items())}
 
 
@@ -230,8 +231,10 @@ def draw(methods: Mapping[str, Sequence[Row]], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     styles = ("-", "--", ":")
-    for place, (name, rows) in enumerate(methods.items()):
-        points = curve(rows)
+    curves = {name: curve(rows) for name, rows in methods.items()}
+    last = sorted(curves, key=lambda name: -list(curves[name].values())[-1])
+    for place, name in enumerate(last):
+        points = curves[name]
         style = {"color": f"C{place % 10}", "linestyle": styles[place // 10]}
         axes.plot(points.keys(), points.values(), label=METHODS[name].said, **style)
     axes.set(xlabel="step", ylabel="Spearman x 100, development")
