@@ -60,10 +60,10 @@ class Place(NamedTuple):
 
 
 METHODS_ABOUT = """\
-Test sets: scores of the best validated weights, mean ± standard deviation over seeds. Against SimCSE: 95 %
-interval over test pairs and seeds together; p by Holm over the methods. Best step: of the best validation. Step:
-seconds of a step, SimCSE's = 1. To SimCSE's best: time until the mean development score reaches SimCSE's best, in
-SimCSE's steps. Below the table: groups of methods that can't be separated from the best of their group."""
+Test sets: scores of the best validated weights, mean ± standard deviation over seeds. Against SimCSE: over the
+seeds of both methods, 95 % interval over test pairs and seeds together; p by Holm over the methods. Best step: of
+the best validation. Step: seconds of a step, SimCSE's = 1. To SimCSE's best: first validation with a development
+score of SimCSE's best, in SimCSE's steps. Below the table: groups that can't be separated from their best method."""
 PLACES = {
     "tuning": Place(
         "protocol_tuning",
@@ -191,7 +191,7 @@ def method_table(rows: Sequence[Row], settings: Mapping[str, Setting], ratios: M
 def group_lines(rows: Sequence[Row]) -> list[str]:
     """Returns a list of the groups of methods that can't be separated."""
     named = [[METHODS[name].said for name in group] for group in groups(by_method(rows))]
-    return ["", *(f"{place}. {', '.join(names)}" for place, names in enumerate(named, start=1))]
+    return ["", *(f"{place}. {'; '.join(names)}" for place, names in enumerate(named, start=1))]
 
 
 def curve_table(methods: Mapping[str, Sequence[Row]]) -> list[str]:
