@@ -63,7 +63,7 @@ METHODS_ABOUT = """\
 Test sets: scores of the best validated weights, mean ± standard deviation over seeds. Against SimCSE: over the
 seeds of both methods, 95 % interval over test pairs and seeds together; p by Holm over the methods. Best step: of
 the best validation. Step: seconds of a step, SimCSE's = 1. To SimCSE's best: first validation with a development
-score of SimCSE's best, in SimCSE's steps. Below the table: groups that can't be separated from their best method."""
+score of SimCSE's best, in SimCSE's steps. Below: groups that can't be separated from their best method."""
 PLACES = {
     "tuning": Place(
         "protocol_tuning",

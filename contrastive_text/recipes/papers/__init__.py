@@ -75,10 +75,7 @@ class Item:
         if self.needs:
             lines += [f"Needs {', '.join(f'`{need}`' for need in self.needs)}.", ""]
         lines += ["```bash", *map(broken, self.commands), "```"]
-        names = [name.partition("/")[0] for name in self.here]
-        files = dict.fromkeys(
-            f"`benchmarks/results/{'' if name[0].isdigit() else '*-'}{name}.md`" for name in names
-        )
+        files = dict.fromkeys(f"`benchmarks/results/*{name.partition('/')[0]}.md`" for name in self.here)
         notes = {"Paper": self.paper, "Here": here or ", ".join(files) or "not run", "Differs": self.differs}
         return "\n".join(lines + [f"\n{name}: {note.strip()}" for name, note in notes.items() if note])
 
