@@ -272,7 +272,7 @@ def test_the_shell_prints_a_paper_with_the_names_of_its_results(
     assert printed == f"{read_paper(name).markdown()}\n"
     sections = printed.split("\n## ")[1:]
     for item, section in zip(read_paper(name).items, sections, strict=True):
-        named = re.findall(r"`benchmarks/results/\*-([\w-]+)\.md`", section)
+        named = re.findall(r"`benchmarks/results/\*([\w-]+)\.md`", section)
         assert named == list(dict.fromkeys(result.partition("/")[0] for result in item.here)), item.name
         assert ("Here: not run" in section) == (bool(item.commands) and not item.here), item.name
 
