@@ -309,13 +309,13 @@ def development_score(row: Mapping[str, Any]) -> float:
     return float(row["validations"][best_step(row)][DEVELOPMENT])
 
 
-def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the mean test score of each method over its seeds."""
-    methods = dict.fromkeys(row["method"] for row in rows)
-    return {
-        method: statistics.mean(row["scores"]["mean"] for row in rows if row["method"] == method)
-        for method in methods
-    }
+def by_method(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Returns method -> rows of its seeds, the best mean test score first."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["method"], []).append(row)
+    means = {name: statistics.mean(row["scores"]["mean"] for row in each) for name, each in found.items()}
+    return dict(sorted(found.items(), key=lambda item: -means[item[0]]))
 
 
 def all_rows(out: Path, place: str) -> list[dict[str, Any]]:
@@ -363,9 +363,9 @@ def run_all(options: argparse.Namespace) -> None:
     settings = tuned(list(work_off(jobs, options)))
     seeds = [(name, seed) for seed in SEEDS[: options.seeds] for name in options.only if name in settings]
     jobs = [Job(name, settings[name], seed, options.encoder, "seeds") for name, seed in seeds]
-    means = mean_scores(list(work_off(jobs, options)))
+    ranked = by_method(list(work_off(jobs, options)))
     if options.second is not None:
-        best = {BASELINE, *sorted(means, key=lambda name: -means[name])[:BEST]}
+        best = {BASELINE, *list(ranked)[:BEST]}
         jobs = [Job(name, settings[name], seed, options.second, "second") for name, seed in seeds if name in best]
         list(work_off(jobs, options))
 

@@ -27,6 +27,7 @@ from protocol import (
     Setting,
     all_rows,
     best_step,
+    by_method,
     development_score,
     settings_of,
     tuned,
@@ -91,19 +92,6 @@ def difference(ours: Sequence[Row], theirs: Sequence[Row]) -> PairedBootstrap:
     gains -= torch.tensor([b["resampled"] for _, b in pairs], dtype=torch.float64)  # (seeds, resamples)
     seeds = torch.randint(len(pairs), gains.shape, generator=torch.Generator().manual_seed(0))
     return PairedBootstrap(observed, gains.gather(0, seeds).mean(dim=0))
-
-
-def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Returns method -> rows of its seeds, the best mean score first."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["method"], []).append(row)
-    return dict(sorted(found.items(), key=lambda item: -mean_score(item[1])))
-
-
-def mean_score(rows: Sequence[Row]) -> float:
-    """Returns the mean test score over seeds."""
-    return statistics.mean(row["scores"]["mean"] for row in rows)
 
 
 def groups(methods: Mapping[str, Sequence[Row]]) -> list[list[str]]:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import inputs
 import protocol
@@ -34,8 +35,8 @@ def write_sts(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("module", [protocol, protocol_table])
-def test_the_examples_hold(module: object) -> None:
-    outcome = doctest.testmod(module)  # type: ignore[arg-type]  # a module
+def test_the_examples_hold(module: ModuleType) -> None:
+    outcome = doctest.testmod(module)
     assert outcome.attempted and not outcome.failed
 
 
