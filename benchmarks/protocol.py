@@ -7,7 +7,8 @@ A method is a file of ``benchmarks/protocol`` over ``common.yaml`` there and the
 64 texts, validated every 50. Each method is tuned with the first seed: two rates, and two temperatures where its
 loss has one. The development pairs are those of SICK and of STS-B that are in no test set. The best setting then
 trains with all seeds, and the weights of its best validation are scored: STS12, STS14, STS15, STS-B and SICK-R.
-``--second`` names a second start, from which the five best methods and SimCSE are trained with equal settings.
+With ``--second``, the five best methods and SimCSE are trained from a second start with equal settings: the first
+two layers of the start, which predict tokens badly, after masked language modeling on the same sentences.
 
 Finished runs are kept in ``--out``, as are the rows of ``--earlier``, filed results, and aren't repeated.
 ``protocol_table.py`` writes the tables and the curve. ``steps`` times the training step of each method in turns.
@@ -31,9 +32,11 @@ from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
+import yaml
 from pytorch_lightning.callbacks import Callback
-from runs import RESULTS, ROOT, do, drop_weights, held, in_folder, keep, machine, markdown, publish
+from runs import RESULTS, ROOT, do, drop_weights, held, in_folder, keep, logged, machine, markdown, publish
 from timing import Contender, Turn, ratio_and_range, take_turns
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from contrastive_text import Run, SentenceEncoder
 from contrastive_text.cli.configuration import configured
@@ -55,6 +58,12 @@ RESAMPLES = 1000
 BASELINE = "simcse"
 BEST = 5
 """Number of methods that are trained from the second start."""
+SECOND_LAYERS = 2
+SECOND_WORDS = [
+    *("--model.optimizer.lr", "5e-4", "--model.schedule.warmup_ratio", "0.1"),
+    *("--trainer.max_steps", "1000", "--trainer.limit_val_batches", "0"),
+]
+"""Options of the masked language modeling that makes the second start."""
 AT_ONCE = 4
 """Methods that take turns with SimCSE: a process of each has some 2 GB."""
 
@@ -199,6 +208,8 @@ def run_job(job: Job, options: argparse.Namespace) -> dict[str, Any]:
 def train(job: Job, options: argparse.Namespace) -> dict[str, Any]:
     """Trains a run. Returns its validations, and the scores of its best weights unless it only tunes."""
     folder = job.folder(options.out)
+    if job.place == "second":
+        keep(job.encoder.parent, partial(make_second_start, options))
     words = [*method_words(job.method, job.encoder, options), *job.setting.words()]
     words += [
         "--data.validation",
@@ -257,7 +268,7 @@ def train_in_turns(words: Sequence[str], turn: Turn) -> None:
 
 
 def method_words(name: str, encoder: Path, options: argparse.Namespace) -> list[str]:
-    """Returns the options of a method's runs."""
+    """Returns the options of a method's runs from a start."""
     folder, method = ROOT / "benchmarks" / "protocol", METHODS[name]
     words = ["--recipe", "simcse", "--config", str(folder / "common.yaml")]
     words += ["--config", str(own)] if (own := folder / f"{name}.yaml").exists() else []
@@ -275,6 +286,24 @@ def teacher_vectors(options: argparse.Namespace) -> Path:
         if not path.exists():
             do(["embed", str(options.sentences), str(path), "--model", str(options.teacher), "--distinct"])
     return path
+
+
+def second_start(options: argparse.Namespace) -> Path:
+    """Returns the folder of the second start; the first run from it makes it."""
+    path: Path = options.out / "second_start" / f"{options.encoder.name}-{SECOND_LAYERS}-layers"
+    return path
+
+
+def make_second_start(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains the first layers of the start by masked language modeling. Returns the last losses."""
+    path = second_start(options)
+    cut, run = path.with_name("cut"), path.with_name("run")
+    config = AutoConfig.from_pretrained(options.encoder, num_hidden_layers=SECOND_LAYERS)
+    AutoModelForMaskedLM.from_pretrained(options.encoder, config=config, dtype=torch.float32).save_pretrained(cut)
+    AutoTokenizer.from_pretrained(options.encoder).save_pretrained(cut)
+    do(in_folder("fit", [*method_words("mlm", cut, options), *SECOND_WORDS, *options.words], run, SEEDS[0]))
+    next(run.rglob("modules.json")).parent.rename(path)
+    return {"losses": logged(run, "train/loss")[-20:]}
 
 
 def settings_of(method: str) -> list[Setting]:
@@ -341,12 +370,17 @@ def work_off(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[dict[
 
 
 def take_over(earlier: Path, out: Path) -> None:
-    """Stores the runs of a filed result in the folder of the runs."""
-    for row in json.loads(earlier.read_text())["rows"]:
+    """Stores the runs of a filed result, and their configurations, in the folder of the runs."""
+    filed = json.loads(earlier.read_text())
+    for row in filed["rows"]:
         setting, names = Setting(**row["setting"]), {name: row[name] for name in ("setting", "place", "encoder")}
         for run in row["runs"]:
             job = Job(row["name"], setting, run["seed"], Path(row["encoder"]), row["place"])
             keep(job.folder(out), partial(dict[str, Any], {"method": row["name"], **names, **run}))
+    for folder, configuration in filed["configuration"].items():
+        if not [*(out / folder).glob("version_*")]:
+            (out / folder / "version_0").mkdir(parents=True)
+            (out / folder / "version_0" / "config.yaml").write_text(yaml.safe_dump(configuration))
 
 
 def run_all(options: argparse.Namespace) -> None:
@@ -364,9 +398,9 @@ def run_all(options: argparse.Namespace) -> None:
     seeds = [(name, seed) for seed in SEEDS[: options.seeds] for name in options.only if name in settings]
     jobs = [Job(name, settings[name], seed, options.encoder, "seeds") for name, seed in seeds]
     ranked = by_method(list(work_off(jobs, options)))
-    if options.second is not None:
-        best = {BASELINE, *list(ranked)[:BEST]}
-        jobs = [Job(name, settings[name], seed, options.second, "second") for name, seed in seeds if name in best]
+    if options.second:
+        start, best = second_start(options), {BASELINE, *list(ranked)[:BEST]}
+        jobs = [Job(name, settings[name], seed, start, "second") for name, seed in seeds if name in best]
         list(work_off(jobs, options))
 
 
@@ -419,7 +453,7 @@ def main() -> None:
     parser.add_argument("what", choices=("runs", "steps"))
     for name in ("encoder", "teacher", "sentences", "sts"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--second", type=Path, help="folder of a second start; see second_start.py")
+    parser.add_argument("--second", action="store_true", help="train the best methods from a second start too")
     parser.add_argument("--only", nargs="*", choices=METHODS, default=list(METHODS), help="methods")
     parser.add_argument(
         "--earlier", type=Path, nargs="*", default=[], help="filed JSON whose runs aren't repeated"

@@ -59,7 +59,7 @@ def test_the_best_setting_trains_with_all_seeds_and_a_filed_result_is_not_traine
 
     def train(out: Path, *words: str) -> None:
         call("protocol.py", "runs", "--encoder", encoder, "--teacher", encoder, "--sentences", str(sentences),
-             "--sts", str(sts), "--out", str(out), "--only", "simcse", "dcl", "--seeds", "2", "--second", encoder,
+             "--sts", str(sts), "--out", str(out), "--only", "simcse", "dcl", "--seeds", "2", "--second",
              "--trainer.max_steps", "2", "--trainer.val_check_interval", "1", *words)  # fmt: skip
 
     steps = {"dcl": {"own": [1.0], "simcse": [1.0]}}
@@ -89,10 +89,21 @@ def test_the_best_setting_trains_with_all_seeds_and_a_filed_result_is_not_traine
             assert abs(sum(run["resampled"]) / protocol.RESAMPLES - run["scores"]["mean"]) < 10
     assert "<svg" in (tmp_path / "curve.svg").read_text()
 
+    start = tmp_path / "out" / "second_start" / "model-2-layers"
+    assert json.loads((start / "config.json").read_text())["num_hidden_layers"] == 2
+    (losses,) = json.loads((start.parent / "row.json").read_text()).values()
+    assert losses and min(losses) > 0
+    second = json.loads(tables["protocol_second"].read_text())["rows"]
+    assert {row["encoder"] for row in second} == {start.name}
+
     earlier = [str(path) for name, path in tables.items() if name != "protocol_steps"]
-    train(tmp_path / "again", "--earlier", *earlier)
-    assert not [*(tmp_path / "again").rglob("metrics.csv")]
-    assert len([*(tmp_path / "again").rglob("row.json")]) == len([*(tmp_path / "out").rglob("row.json")]) == 16
+    again = tmp_path / "again"
+    train(again, "--earlier", *earlier)
+    assert not [*again.rglob("metrics.csv")]
+    for name, number in {"row.json": 8 + 4 + 4, "config.yaml": 8 + 2 + 2}.items():
+        found = {path.relative_to(again).parts[:4] for path in again.rglob(name)}
+        assert len(found) == number
+        assert found <= {path.relative_to(tmp_path / "out").parts[:4] for path in (tmp_path / "out").rglob(name)}
 
 
 def test_the_page_and_the_readme_have_the_figures_of_the_newest_results() -> None:
