@@ -7,7 +7,8 @@ packed     one row of all tokens: no layer gets padding, attention is limited to
 =========  ===========================================================================================
 
 A layout changes neither the texts of a batch nor the vectors of a text. On a CPU attention of packed rows is
-computed for groups of rows of equal length. On a GPU one kernel of torch computes it for rows of any lengths.
+computed for runs of rows of equal length, and in training for blocks of rows of similar length. On a GPU one
+kernel of torch computes it for rows of any lengths.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from contrastive_text.core.batch import move_to_device, select_tokens
 from contrastive_text.core.distributed import max_over_ranks
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.random import dropout
+from contrastive_text.encoders.block_attention import LONGEST_IN_BLOCKS, Blocks, attend_in_blocks
 
 FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
@@ -163,10 +164,12 @@ class Packing(NamedTuple):
     Args:
         runs: (number of rows, their length) for each run of adjacent rows of equal length.
         lengths: Number of tokens of each row, (S,), on the host.
+        blocks: Blocks of the rows by their settings, which all layers of a pass use.
     """
 
     runs: tuple[tuple[int, int], ...]
     lengths: Tensor
+    blocks: dict[tuple[object, ...], Blocks]
 
     @classmethod
     def of(cls, lengths: Tensor) -> Packing:
@@ -177,7 +180,7 @@ class Packing(NamedTuple):
             ((2, 3), (1, 1))
         """
         runs = tuple((len(list(rows)), length) for length, rows in groupby(lengths.tolist()) if length)
-        return cls(runs, lengths)
+        return cls(runs, lengths, {})
 
     @property
     def longest(self) -> int:
@@ -188,7 +191,7 @@ class Packing(NamedTuple):
         """Returns the packing of keys: one key per row in cross-attention, else the packing of the queries."""
         if key.shape[2] == query.shape[2]:
             return self
-        return Packing(tuple((rows, 1) for rows, _ in self.runs), torch.ones_like(self.lengths))
+        return Packing(tuple((rows, 1) for rows, _ in self.runs), torch.ones_like(self.lengths), {})
 
     def split(self, vectors: Tensor, dim: int = 0) -> list[Tensor]:
         """Splits packed vectors into runs of rows of equal length: (..., T, ...) -> (..., rows, length, ...)."""
@@ -245,7 +248,8 @@ def attention(
             raise InvalidTypeError(f"attention: expected options that packed rows take, got {name}")
     option_causal, window = options.get("is_causal"), options.get("sliding_window")
     is_causal = bool(vars(module).get("is_causal", False) if option_causal is None else option_causal)
-    return packed_attention(query, key, value, packing, dropout, scaling, is_causal, window), None
+    in_blocks = module.training and packing.longest <= LONGEST_IN_BLOCKS
+    return packed_attention(query, key, value, packing, dropout, scaling, is_causal, window, in_blocks), None
 
 
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, passed on
@@ -269,10 +273,12 @@ def packed_attention(
     scaling: float | None = None,
     causal: bool = False,
     sliding_window: int | None = None,
+    in_blocks: bool = False,
 ) -> Tensor:
     """Returns the attention of packed rows, limited to the tokens of each row.
 
-    On a CPU rows of equal length are dense and need no mask. For a GPU see ``ragged_attention``.
+    On a CPU torch's kernel computes runs of rows of equal length, which need no mask. With dropout, and for short
+    rows in training, ``attend_in_blocks`` takes less time. For a GPU see ``ragged_attention``.
 
     Args:
         query: (1, heads, T, head size).
@@ -283,6 +289,7 @@ def packed_attention(
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
         causal: Whether tokens attend only to earlier tokens and themselves.
         sliding_window: Distance below which tokens attend to each other; None for all tokens.
+        in_blocks: Whether a CPU computes blocks, also without dropout.
 
     Returns:
         (1, T, heads, head size).
@@ -292,45 +299,27 @@ def packed_attention(
         key, value = (states.repeat_interleave(repeats, dim=1) for states in (key, value))
     if query.device.type != "cpu":
         return ragged_attention(query, key, value, packing, dropout, scaling, causal, sliding_window)
-    attend = _attend_dropping if dropout else F.scaled_dot_product_attention
-    outputs = []
     key_packing = packing.of_keys(query, key)
+    if dropout or in_blocks:
+        lengths = (packing.lengths, key_packing.lengths)
+        return attend_in_blocks(
+            query, key, value, lengths, packing.blocks, dropout, scaling, causal, sliding_window
+        )
+    outputs = []
     states_and_packings = ((query, packing), (key, key_packing), (value, key_packing))
     for q, k, v in zip(*(rows.split(states[0], dim=1) for states, rows in states_and_packings), strict=True):
         rows, length = q.shape[1:3]
         has_window = sliding_window is not None and length > sliding_window
-        output = attend(
+        output = F.scaled_dot_product_attention(
             q.transpose(0, 1),
             k.transpose(0, 1),
             v.transpose(0, 1),
             attn_mask=band(length, sliding_window or length, causal, query.device) if has_window else None,
-            dropout_p=dropout,
             is_causal=causal and not has_window,
             scale=scaling,
         )
         outputs.append(output.transpose(1, 2).reshape(rows * length, *output.shape[1::2]))
     return torch.cat(outputs).unsqueeze(0)
-
-
-def _attend_dropping(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> Tensor:
-    """Computes attention with dropout like torch's ``scaled_dot_product_attention`` on a CPU, in fewer steps."""
-    is_visible = (
-        band(query.shape[2], query.shape[2], causal=True, device=query.device) if is_causal else attn_mask
-    )
-    factor = query.shape[3] ** -0.5 if scale is None else scale
-    q, k, v = (states.flatten(0, 1) for states in (query, key, value))
-    scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0, alpha=factor)
-    if is_visible is not None:
-        scores = scores.masked_fill(~is_visible, -torch.inf)
-    return torch.bmm(dropout(scores.softmax(dim=-1), dropout_p), v).view_as(query)
 
 
 def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.encoders import block_attention
 from contrastive_text.encoders import packing as kernels
 from contrastive_text.encoders.packing import Packing, natural_positions, packed_attention
 
@@ -100,7 +101,7 @@ def states(tokens: int, key_heads: int, width: int = 8) -> tuple[Tensor, Tensor,
     ("by", "window"),
     [
         (by, window)
-        for by in ("runs", "flash", "efficient", None)
+        for by in ("runs", "blocks", "flash", "efficient", None)
         for window in (None, 1, 3, 50)
         if by != "efficient" or window not in (1, 3)  # it has no windows, but of all tokens
     ],
@@ -113,15 +114,60 @@ def test_packed_attention_is_attention_within_rows(
     query, key, value = states(sum(lengths), key_heads, width=12)
     packing = Packing.of(torch.tensor(lengths))
     expected = dense_attention(query, key, value, lengths, causal, window)
-    if by != "runs":
+    if by not in ("runs", "blocks"):
         monkeypatch.setattr(kernels, "_flash", flash_reference)
         monkeypatch.setattr(kernels, "_efficient", efficient_reference)
         monkeypatch.setattr(kernels, "_kernel", lambda *_: by)
         key, value = (each.repeat_interleave(4 // key_heads, dim=1) for each in (key, value))
-    attend = packed_attention if by == "runs" else kernels.ragged_attention
-    reached = attend(query, key, value, packing, 0.0, 0.5, causal, window)
+    options = {"runs": [False], "blocks": [True]}.get(str(by), [])
+    attend = packed_attention if options else kernels.ragged_attention
+    reached = attend(query, key, value, packing, 0.0, 0.5, causal, window, *options)
     # float64: sums in another order
     torch.testing.assert_close(reached, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("one_key", [False, True])
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 3)])
+def test_blocks_have_the_gradient_of_attention_with_and_without_dropout(
+    causal: bool, window: int | None, one_key: bool
+) -> None:
+    lengths = torch.tensor([3, 20, 19, 1, 3])
+    query, key, value = states(int(lengths.sum()), 2, width=4)
+    query = query[:, :2]
+    if one_key:
+        _, key, value = states(len(lengths), 2, width=4)
+    parts = [each.requires_grad_() for each in (query, key, value)]
+
+    def attend(*parts: Tensor, dropout: float, in_blocks: bool = True) -> Tensor:
+        torch.manual_seed(0)
+        options = (0.5, causal and not one_key, None if one_key else window, in_blocks)
+        return packed_attention(*parts, Packing.of(lengths), dropout, *options)
+
+    for dropout in (0.0, 0.4):
+        torch.autograd.gradcheck(lambda *parts, p=dropout: attend(*parts, dropout=p), parts, fast_mode=True)
+    both = [attend(*parts, dropout=0.0, in_blocks=in_blocks) for in_blocks in (True, False)]
+    torch.testing.assert_close(*both, rtol=0, atol=1e-12)  # float64: sums in another order
+
+
+def test_blocks_drop_weights_and_scale_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, packing = states(6, 4), Packing.of(torch.tensor([4, 2]))
+    monkeypatch.setattr(
+        block_attention, "dropout_factors", lambda count, p, dtype: torch.full((count,), 1 / (1 - p), dtype=dtype)
+    )
+    kept = packed_attention(*parts, packing, dropout=0.2)
+    torch.testing.assert_close(kept, packed_attention(*parts, packing) / 0.8, rtol=0, atol=1e-12)
+
+
+@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any))
+def test_blocks_hold_each_token_once_and_little_padding(lengths: list[int]) -> None:
+    heads, tensor = 3, torch.tensor(lengths)
+    found = block_attention.rows_in_blocks(tensor, tensor, heads, False, None, torch.float32)
+    values = torch.randn(sum(lengths), heads, 2)
+    for side in (found.queries, found.keys):
+        assert torch.equal(side.give_back(side.take(values), heads), values)
+        assert len(set(side.places.tolist())) == sum(lengths) * heads
+    places = sum(block.rows * block.queries for block in found.blocks)
+    assert places <= sum(lengths) * heads / 0.7
 
 
 @pytest.mark.parametrize("kernel", ["flash", "efficient", None])

@@ -1,0 +1,240 @@
+"""Attention of packed rows in a training step on a CPU: a few blocks of rows of similar length.
+
+A block is padded to its longest row. A batch of 128 sentences has some 20 runs of rows of equal length, and 6
+blocks. The forward and the backward pass are written out: with autograd such small products take less time than
+its bookkeeping, and torch's softmax of short rows takes most of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from contrastive_text.core.random import dropout_factors
+
+_SIMILAR = 0.7
+"""Least length of a row of a block, as a share of the block's longest row.
+
+Blocks of 0.85 and of 0.5 take a few percent longer.
+"""
+_MIN_KEYS = 16
+"""Least number of keys of a block, which fills a vector register: torch takes ten times as long for the softmax
+of fewer values."""
+
+
+LONGEST_IN_BLOCKS = 128
+"""Longest row for which blocks are used without dropout.
+
+Torch's kernel, which is used for longer rows, keeps no scores. Their memory grows with the square of the length.
+"""
+_SCORES = 2**18
+"""Largest number of scores of a block of several rows, so that they stay in the processor's cache."""
+
+
+class Block(NamedTuple):
+    """Rows of similar length, each once for every head.
+
+    Args:
+        rows: Number of rows times heads.
+        queries: Number of queries of a row, with padding.
+        keys: Number of keys of a row, with padding.
+        query_places: Places of the block's queries among those of all blocks.
+        key_places: Places of the block's keys.
+        bias: Bias of the scores, (rows, 1 or queries, keys): 0, or the lowest number where a query must not
+            attend. None if all queries attend to all keys.
+    """
+
+    rows: int
+    queries: int
+    keys: int
+    query_places: slice
+    key_places: slice
+    bias: Tensor | None
+
+    def of_queries(self, states: Tensor) -> Tensor:
+        """Returns the block's part of what all queries have, (rows, queries, head size)."""
+        return states[self.query_places].view(self.rows, self.queries, -1)
+
+    def of_keys(self, states: Tensor) -> Tensor:
+        """Returns the block's part of what all keys have, (rows, keys, head size)."""
+        return states[self.key_places].view(self.rows, self.keys, -1)
+
+
+class Side(NamedTuple):
+    """Queries or keys in the order of the blocks.
+
+    Args:
+        numbers: Number of the token times heads, plus the head, for each place of the blocks; 0 for padding.
+        places: For each head of each token its place in the blocks.
+    """
+
+    numbers: Tensor
+    places: Tensor
+
+    def take(self, states: Tensor) -> Tensor:
+        """Orders states by blocks, (T, heads, head size) -> (places, head size)."""
+        return states.reshape(-1, states.shape[2]).index_select(0, self.numbers)
+
+    def give_back(self, states: Tensor, heads: int) -> Tensor:
+        """Orders states by tokens, (places, head size) -> (T, heads, head size)."""
+        return states.index_select(0, self.places).view(-1, heads, states.shape[1])
+
+
+class Blocks(NamedTuple):
+    """Blocks of packed rows, with the order of queries and keys."""
+
+    blocks: list[Block]
+    queries: Side
+    keys: Side
+
+
+def rows_in_blocks(
+    lengths: Tensor, key_lengths: Tensor, heads: int, causal: bool, window: int | None, dtype: torch.dtype
+) -> Blocks:
+    """Computes the blocks of packed rows.
+
+    Args:
+        lengths: Number of queries of each row, (S,).
+        key_lengths: Number of keys of each row, (S,).
+        heads: Number of heads.
+        causal: Whether tokens attend only to earlier tokens and themselves.
+        window: Distance below which tokens attend to each other; None for all tokens.
+        dtype: Type of the scores.
+
+    Example:
+        >>> lengths = torch.tensor([2, 20, 18])
+        >>> found = rows_in_blocks(lengths, lengths, heads=1, causal=False, window=None, dtype=torch.float32)
+        >>> [(block.rows, block.queries, block.keys) for block in found.blocks]
+        [(2, 20, 20), (1, 2, 16)]
+    """
+    order = lengths.argsort(descending=True, stable=True)
+    ordered, firsts = lengths[order].tolist(), [0]
+    for number, length in enumerate(ordered):
+        count, longest = number - firsts[-1], ordered[firsts[-1]]
+        if count and (length < _SIMILAR * longest or (count + 1) * heads * longest**2 > _SCORES):
+            firsts.append(number)
+    blocks: list[Block] = []
+    sides: tuple[list[Tensor], list[Tensor]] = ([], [])  # each (rows, heads, longest): numbers, -1 for padding
+    for rows in order.tensor_split(firsts[1:]):
+        if not int(lengths[rows[0]]):
+            continue
+        begins = [sum(part.numel() for part in side) for side in sides]
+        for side, each, least in zip(sides, (lengths, key_lengths), (1, _MIN_KEYS), strict=True):
+            places = torch.arange(max(int(each[rows].max()), least))
+            tokens = (each.cumsum(0) - each)[rows].unsqueeze(1) + places
+            numbers = tokens.unsqueeze(1) * heads + torch.arange(heads).unsqueeze(1)
+            side.append(numbers.masked_fill((places >= each[rows].unsqueeze(1)).unsqueeze(1), -1))
+        (queries, keys), is_visible = (side[-1].shape[2] for side in sides), (sides[1][-1] >= 0).unsqueeze(2)
+        if causal or window is not None:
+            distance = torch.arange(queries).unsqueeze(1) - torch.arange(keys)
+            is_visible = is_visible & ((distance >= 0) | (not causal)) & (distance.abs() < (window or queries))
+        # Not -inf: the weights of padding that sees no key would be NaN.
+        hidden = torch.zeros(is_visible.shape, dtype=dtype).masked_fill(~is_visible, torch.finfo(dtype).min)
+        ends = [begin + side[-1].numel() for begin, side in zip(begins, sides, strict=True)]
+        of_queries, of_keys = map(slice, begins, ends)
+        bias = None if is_visible.all() else hidden.flatten(0, 1)
+        blocks.append(Block(len(rows) * heads, queries, keys, of_queries, of_keys, bias))
+    return Blocks(blocks, *(_side(torch.cat([part.flatten() for part in side])) for side in sides))
+
+
+def _side(numbers: Tensor) -> Side:
+    is_token = numbers >= 0
+    places = torch.empty(int(is_token.sum()), dtype=torch.long)
+    places[numbers[is_token]] = is_token.nonzero().flatten()
+    return Side(numbers.clamp_min(0), places)
+
+
+def attend_in_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: tuple[Tensor, Tensor],
+    known: dict[tuple[object, ...], Blocks],
+    dropout: float,
+    scaling: float | None,
+    causal: bool,
+    window: int | None,
+) -> Tensor:
+    """Returns the attention of packed rows on a CPU, limited to the tokens of each row.
+
+    Args:
+        query: (1, heads, T, head size).
+        key: (1, heads, T, head size); in cross-attention (1, heads, S, head size), one vector per row.
+        value: As ``key``.
+        lengths: Number of queries and number of keys of each row, (S,) each.
+        known: Blocks of the same rows by their setting; new blocks are added.
+        dropout: Probability that an attention weight is dropped.
+        scaling: Factor of the products; None for ``1 / sqrt(head size)``.
+        causal: Whether tokens attend only to earlier tokens and themselves.
+        window: Distance below which tokens attend to each other; None for all tokens.
+
+    Returns:
+        (1, T, heads, head size).
+    """
+    states = [each[0].transpose(0, 1) for each in (query, key, value)]
+    if torch.is_autocast_enabled("cpu"):
+        states = [each.to(torch.get_autocast_dtype("cpu")) for each in states]
+    heads, dtype = query.shape[1], states[0].dtype
+    setting = (heads, causal, window, dtype, key.shape[2] == query.shape[2])
+    if setting not in known:
+        known[setting] = rows_in_blocks(*lengths, heads, causal, window, dtype)
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    output: Tensor = _BlockAttention.apply(*states, known[setting], dropout, scale)  # type: ignore[no-untyped-call]  # torch's
+    return output.unsqueeze(0)
+
+
+class _BlockAttention(torch.autograd.Function):
+    """Attention with dropout; queries, keys and values, (T, heads, head size) -> (T, heads, head size)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # Any: torch's context
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        blocks: Blocks,
+        dropout: float,
+        scale: float,
+    ) -> Tensor:
+        """Computes the attention block by block. The softmax is in float32 at least."""
+        q, k, v = blocks.queries.take(query), blocks.keys.take(key), blocks.keys.take(value)
+        output, kept, nothing = torch.empty_like(q), [], q.new_empty(1, 1, 1)
+        for block in blocks.blocks:
+            bias, beta = (nothing, 0) if block.bias is None else (block.bias, 1)
+            keys = block.of_keys(k).transpose(1, 2)
+            scores = torch.baddbmm(bias, block.of_queries(q), keys, beta=beta, alpha=scale)
+            weights = scores.softmax(dim=-1, dtype=_wide(q)).to(q.dtype)
+            factors = q.new_ones(())
+            if dropout:
+                factors = dropout_factors(weights.numel(), dropout, q.dtype).view_as(weights)
+            torch.bmm(weights * factors, block.of_keys(v), out=block.of_queries(output))
+            kept += [weights, factors]
+        ctx.save_for_backward(q, k, v, *kept)
+        ctx.blocks, ctx.scale = blocks, scale
+        return blocks.queries.give_back(output, query.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch's context
+        """Computes the gradients of queries, keys and values."""
+        q, k, v, *kept = ctx.saved_tensors
+        blocks, heads = ctx.blocks, gradient.shape[1]
+        of_output = torch.zeros_like(q)
+        of_output.index_copy_(0, blocks.queries.places, gradient.reshape(-1, gradient.shape[2]))
+        of_q, of_k, of_v = (torch.empty_like(states) for states in (q, k, v))
+        for block, weights, factors in zip(blocks.blocks, kept[::2], kept[1::2], strict=True):
+            own = block.of_queries(of_output)
+            torch.bmm((weights * factors).transpose(1, 2), own, out=block.of_keys(of_v))
+            of_weights = torch.bmm(own, block.of_keys(v).transpose(1, 2)).mul_(factors)
+            wide = (of_weights.to(_wide(q)), weights.to(_wide(q)))
+            of_scores = torch._softmax_backward_data(*wide, -1, wide[0].dtype).mul_(ctx.scale).to(q.dtype)
+            torch.bmm(of_scores, block.of_keys(k), out=block.of_queries(of_q))
+            torch.bmm(of_scores.transpose(1, 2), block.of_queries(q), out=block.of_keys(of_k))
+        of_query = blocks.queries.give_back(of_q, heads)
+        return of_query, blocks.keys.give_back(of_k, heads), blocks.keys.give_back(of_v, heads), None, None, None
+
+
+def _wide(states: Tensor) -> torch.dtype:
+    """Returns the type of the softmax: float32, or float64 for it. torch's softmax of bfloat16 takes longer."""
+    return torch.promote_types(states.dtype, torch.float32)
