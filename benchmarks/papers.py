@@ -6,7 +6,8 @@
 Each study is the sweep that ``contrastive-text paper NAME`` prints, with fewer steps and fewer cells. STS-B's
 development set chooses the step of a run; the mean of the STS test sets is what counts. A finished run is kept in
 ``--out`` and not repeated; processes with the same command share the runs. Each study has ``--seeds``, if it has
-none of its own. After every study the table of all that are there is written.
+none of its own. After every study the table of all that are there, and in ``--earlier``, is written. Further
+options are those of the sweeps.
 """
 
 from __future__ import annotations
@@ -217,15 +218,18 @@ class Cells:
         folder: With a folder for each study.
         made: The studies.
         encoder: The encoder's folder, of which the name alone is kept.
+        earlier: A filed result, for studies that aren't in the folder.
     """
 
-    def __init__(self, folder: Path, made: Mapping[str, Study], encoder: Path) -> None:
+    def __init__(self, folder: Path, made: Mapping[str, Study], encoder: Path, earlier: Path | None) -> None:
         self.made = made
+        filed = {"rows": {}, "configuration": {}} if earlier is None else json.loads(earlier.read_text())
         there = {name: folder / name for name in made if (folder / name / "table.json").exists()}
-        self.tables = {
+        self.tables = filed["rows"] | {
             name: _named(json.loads((at / "table.json").read_text()), encoder) for name, at in there.items()
         }
-        self.plans = {name: _named(cell_configurations(at), encoder) for name, at in there.items()}
+        own = {name: _named(cell_configurations(at), encoder) for name, at in there.items()}
+        self.plans = filed["configuration"] | own
 
     def of(self, name: str) -> list[tuple[tuple[str, ...], dict[int, float]]]:
         """Returns labels and scores by seed of the finished cells of a study."""
@@ -375,19 +379,20 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of studies; none for the table alone")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--dry_run", action="store_true", help="check every run and start none")
+    parser.add_argument("--earlier", type=Path, help="filed JSON, whose other studies are kept")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options, of_sweeps = parser.parse_known_args()
     made = studies(options)
     for name in made if options.only is None else options.only:
         seeds = made[name].seeds or options.seeds
-        place, dry = options.out / name, ["--dry_run"] if options.dry_run else []
+        place, extra = options.out / name, [*of_sweeps, *(["--dry_run"] if options.dry_run else [])]
         start = place.with_name(f"{name}-before")
         if before := made[name].before:
-            do(["sweep", *before, "--seeds", str(seeds), "--keep_weights", "--output", str(start), *dry])
+            do(["sweep", *before, "--seeds", str(seeds), "--keep_weights", "--output", str(start), *extra])
         words = [*made[name].words, *(["--init_from", f"{start}/seed-{{seed}}"] if before else [])]
-        do(["sweep", *words, "--seeds", str(seeds), "--output", str(place), *dry])
+        do(["sweep", *words, "--seeds", str(seeds), "--output", str(place), *extra])
     with held(options.out / "table"):
-        cells = Cells(options.out, made, options.encoder)
+        cells = Cells(options.out, made, options.encoder, options.earlier)
         publish("papers", lines(options, cells), cells.tables, cells.plans, folder=options.results)
 
 
