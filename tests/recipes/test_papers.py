@@ -274,7 +274,9 @@ def test_the_shell_prints_a_paper_with_the_names_of_its_results(
     for item, section in zip(read_paper(name).items, sections, strict=True):
         named = re.findall(r"`benchmarks/results/\*([\w-]+)\.md`", section)
         assert named == list(dict.fromkeys(result.partition("/")[0] for result in item.here)), item.name
-        assert ("Here: not run" in section) == (bool(item.commands) and not item.here), item.name
+        missing = bool(item.commands) and not item.here
+        assert (f"Here: not run: {item.not_run}" in section) == missing, item.name
+        assert ("hour" in item.not_run) == missing, item.name
 
 
 @pytest.mark.parametrize("paper", paper_names())

@@ -41,6 +41,7 @@ class Item:
             results; the package prints the names of their files.
         differs: Differences of the commands from the paper's protocol.
         why_not: Reason why it can't be reproduced, if there are no commands.
+        not_run: Reason why there is no result yet, with the hours of a processor core that one takes.
 
     Raises:
         ValueError: There are commands and a reason, or neither; or a command isn't one of this library.
@@ -54,6 +55,7 @@ class Item:
     here: Mapping[str, Any] = field(default_factory=dict)  # Any: what YAML holds
     differs: str = ""
     why_not: str = ""
+    not_run: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.commands) == bool(self.why_not):
@@ -76,7 +78,7 @@ class Item:
             lines += [f"Needs {', '.join(f'`{need}`' for need in self.needs)}.", ""]
         lines += ["```bash", *map(broken, self.commands), "```"]
         files = dict.fromkeys(f"`benchmarks/results/*{name.partition('/')[0]}.md`" for name in self.here)
-        notes = {"Paper": self.paper, "Here": here or ", ".join(files) or "not run", "Differs": self.differs}
+        notes = {"Paper": self.paper, "Here": here or ", ".join(files) or f"not run: {self.not_run}", "Differs": self.differs}
         return "\n".join(lines + [f"\n{name}: {note.strip()}" for name, note in notes.items() if note])
 
 
