@@ -1,8 +1,8 @@
 """Attention of packed rows in a training step on a CPU: a few blocks of rows of similar length.
 
 A block is padded to its longest row. A batch of 128 sentences has some 20 runs of rows of equal length, and 6
-blocks. The forward and the backward pass are written out: with autograd such small products take less time than
-its bookkeeping, and torch's softmax of short rows takes most of it.
+blocks. Two costs exceed those of the products, which are small: torch's softmax of short rows, and autograd's
+bookkeeping of many operations. Blocks have few and long softmaxes, and their backward pass is written out.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from contrastive_text.core.random import dropout_factors
-
-_SIMILAR = 0.7
-"""Least length of a row of a block, as a share of the block's longest row.
-
-Blocks of 0.85 and of 0.5 take a few percent longer.
-"""
-_MIN_KEYS = 16
-"""Least number of keys of a block, which fills a vector register: torch takes ten times as long for the softmax
-of fewer values."""
-
 
 LONGEST_IN_BLOCKS = 128
 """Longest row for which blocks are used without dropout.
 
 Torch's kernel, which is used for longer rows, keeps no scores. Their memory grows with the square of the length.
 """
+_SIMILAR = 0.7
+"""Least length of a row of a block, as a share of the block's longest row."""
+
+_MIN_KEYS = 16
+"""Least number of keys of a block. For fewer float32 values torch's softmax takes ten times as long."""
+
 _SCORES = 2**18
 """Largest number of scores of a block of several rows, so that they stay in the processor's cache."""
 
@@ -186,7 +183,10 @@ def attend_in_blocks(
 
 
 class _BlockAttention(torch.autograd.Function):
-    """Attention with dropout; queries, keys and values, (T, heads, head size) -> (T, heads, head size)."""
+    """Attention with dropout; queries, keys and values, (T, heads, head size) -> (T, heads, head size).
+
+    It has no second derivative.
+    """
 
     @staticmethod
     def forward(
@@ -216,6 +216,7 @@ class _BlockAttention(torch.autograd.Function):
         return blocks.queries.give_back(output, query.shape[1])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch's context
         """Computes the gradients of queries, keys and values."""
         q, k, v, *kept = ctx.saved_tensors

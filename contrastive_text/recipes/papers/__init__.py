@@ -78,7 +78,11 @@ class Item:
             lines += [f"Needs {', '.join(f'`{need}`' for need in self.needs)}.", ""]
         lines += ["```bash", *map(broken, self.commands), "```"]
         files = dict.fromkeys(f"`benchmarks/results/*{name.partition('/')[0]}.md`" for name in self.here)
-        notes = {"Paper": self.paper, "Here": here or ", ".join(files) or f"not run: {self.not_run}", "Differs": self.differs}
+        notes = {
+            "Paper": self.paper,
+            "Here": here or ", ".join(files) or f"not run: {self.not_run}",
+            "Differs": self.differs,
+        }
         return "\n".join(lines + [f"\n{name}: {note.strip()}" for name, note in notes.items() if note])
 
 
