@@ -9,6 +9,8 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -101,15 +103,20 @@ def matmul_speed(dtype: torch.dtype, device: str, seconds: float = 0.3, rows: in
     """Measures the product of two square matrices (of 2,048 rows, on a GPU 8,192, unless given), in FLOP/s."""
     rows = rows or (8192 if device == "cuda" else 2048)
     a, b = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
-    torch.mm(a, b)
+    return 2 * rows**3 / median_seconds(partial(torch.mm, a, b), device, seconds)
+
+
+def median_seconds(work: Callable[[], object], device: str, seconds: float = 0.05) -> float:
+    """Returns the median time of a call, of three calls at least, after one that doesn't count."""
+    work()
     synchronize(device)
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 3:
         begun = time.perf_counter()
-        torch.mm(a, b)
+        work()
         synchronize(device)
         times.append(time.perf_counter() - begun)
-    return 2 * rows**3 / statistics.median(times)
+    return statistics.median(times)
 
 
 def needs(*packages: str) -> None:

@@ -7,8 +7,8 @@ Every contender is a process with its own trainer, which works off ``--steps`` s
 pairs, every text twice, told apart by dropout. Seconds are those of the whole loop: loading, collation, step,
 logging. The bare loop has its batches tokenized beforehand and does nothing but forward pass, loss, backward
 pass and update. Clipping, the schedule and a log line every ten steps are in both trainers, not in the bare loop.
-The floor is three times the forward FLOPs of the tokens without padding, at the speed of a matrix product in the
-same round. After the rounds a profile of ours says where a step's time goes.
+The floor is three times the forward FLOPs of the tokens without padding, at the speed of products of the step's
+own shapes in the same round. After the rounds a profile of ours says where a step's time goes.
 
 A smoke run without data: ``python benchmarks/train_step.py --quick``. One setting alone: ``--max-lengths 32
 --precisions float32``.
@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from floors import beside_products, product_speed
 from inputs import (
     Shape,
     describe_lengths,
@@ -38,7 +39,7 @@ from inputs import (
     sts_texts,
     tiny_encoder,
 )
-from machines import machine, matmul_speed, needs
+from machines import machine, needs
 from packed_rows import attend_in_runs, pack
 from profiles import Profile, Shares, section
 from runs import RESULTS, markdown, publish
@@ -275,8 +276,10 @@ CONTENDERS: dict[str, tuple[Callable[[Job, Turn], None], dict[str, Any]]] = {  #
 }
 
 
-def measure(job: Job, options: Any, steps: int) -> dict[str, list[Answer | float]]:  # Any: argparse's
-    """Returns the answers of all contenders for one precision, round by round, and the speed of a product.
+def measure(
+    job: Job, options: Any, tokens: int, steps: int
+) -> dict[str, list[Answer | float]]:  # Any: argparse's
+    """Returns the answers of all contenders for one precision, round by round, and the speed of their products.
 
     Raises:
         SystemExit: Contenders that have seen other tokens, hence other batches.
@@ -292,7 +295,8 @@ def measure(job: Job, options: Any, steps: int) -> dict[str, list[Answer | float
             contender = stack.enter_context(Contender(work, own, options.threads, options.device))
             contender(WARM_UP)
             works[name] = partial(contender, steps)
-        works["product"] = partial(matmul_speed, DTYPES[job.precision], options.device)
+        speed = partial(product_speed, Shape.of(job.encoder), tokens, DTYPES[job.precision], options.device)
+        works["product"] = speed
         found = take_turns(works, options.rounds)
     for each in zip(*(answers for name, answers in found.items() if name != "product"), strict=True):
         seen = {answer.tokens for answer in each if isinstance(answer, Answer) and answer.tokens}
@@ -317,11 +321,22 @@ def profiled(job: Job, steps: int) -> Shares:
     return noted.shares()
 
 
+def count_weights(encoder: str) -> int:
+    """Returns the number of weights of an encoder without its own pooler."""
+    from transformers import AutoConfig, AutoModel
+
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.from_pretrained(encoder), add_pooling_layer=False)
+    return sum(weight.numel() for weight in model.parameters())
+
+
 def rows_for(job: Job, options: Any, lengths: Sequence[int], steps: int) -> Iterator[dict[str, Any]]:
     """Measures one length limit and precision and gives a row for each contender."""
-    found = measure(job, options, steps)
-    speeds = found.pop("product")
     shape, size = Shape.of(job.encoder), steps * job.rows
+    tokens = round(2 * job.rows * statistics.mean(lengths))
+    found = measure(job, options, tokens, steps)
+    speeds = found.pop("product")
+    beside = beside_products(shape, tokens, count_weights(job.encoder), DTYPES[job.precision], options.device)
     first = WARM_UP * job.rows
     floors = []
     for number, speed in enumerate(speeds):
@@ -337,6 +352,7 @@ def rows_for(job: Job, options: Any, lengths: Sequence[int], steps: int) -> Iter
             "texts a round": 2 * size,
             "tokens a round": [answer.tokens for answer in answers],
             "product FLOP/s": speeds,
+            "beside": {name: steps * seconds for name, seconds in beside.items()},
             "profile": profiled(job, steps) if name == "ours" else [],
         }
 
@@ -354,6 +370,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:  # Any: figures and n
     lines = []
     for row in rows:
         own = row["seconds"]
+        taken = statistics.median(own)
+        known = {"products": statistics.median(row["floor"]), **row["beside"]}
+        rest = 1 - sum(known.values()) / taken
+        parts = [f"{name} {100 * part / taken:.0f} %" for name, part in {**known, "rest": rest * taken}.items()]
         others = {
             "ours": seconds(row["precision"], "ours", row["max length"]),
             "ours in bfloat16": seconds("bfloat16", "ours", row["max length"]),
@@ -368,6 +388,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:  # Any: figures and n
                 *shown,
                 ratio_and_range(own, row["floor"]),
                 f"{statistics.median(row['product FLOP/s']) / 1e9:,.0f}",
+                ", ".join(parts) if row["contender"] == "ours" else "",
             ]
         )
     header = [
@@ -378,7 +399,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:  # Any: figures and n
         "ours is faster by",
         "ours in bfloat16 is faster by",
     ]
-    return markdown([*header, "times its floor", "product, GFLOP/s"], lines)
+    return markdown([*header, "times its floor", "product, GFLOP/s", "parts of a step"], lines)
 
 
 def main() -> None:
@@ -440,8 +461,9 @@ def main() -> None:
         f"The cached loss works off mini-batches of {MINI_BATCH} texts. bfloat16 is autocast over float32",
         "weights everywhere. Trainers clip the gradient and log every ten steps, the bare loop doesn't; its",
         "texts are tokenized beforehand. The floor is 3 x the forward FLOPs of the tokens without padding at the",
-        "product's speed in the same round. In the row of the bare loop 0.95 means that a step of ours takes",
-        "1.05 times its time.",
+        "speed of products of the same shapes in the same round. Parts of a step: the products, AdamW's update,",
+        "casts to and from bfloat16, and dropout of token vectors, each measured alone. In the row of the bare",
+        "loop 0.95 means that a step of ours takes 1.05 times its time.",
         *section(profiles, "a step"),
     ]
     if options.quick and options.out is None:
