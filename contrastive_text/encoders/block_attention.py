@@ -1,4 +1,4 @@
-"""Attention of packed rows in a training step on a CPU: a few blocks of rows of similar length.
+"""Attention of packed rows on a CPU: a few blocks of rows of similar length.
 
 A block is padded to its longest row. A batch of 128 sentences has some 20 runs of rows of equal length, and 6
 blocks. Two costs exceed those of the products, which are small: torch's softmax of short rows, and autograd's
@@ -18,7 +18,8 @@ from contrastive_text.core.random import dropout_factors
 LONGEST_IN_BLOCKS = 128
 """Longest row for which blocks are used without dropout.
 
-Torch's kernel, which is used for longer rows, keeps no scores. Their memory grows with the square of the length.
+Torch's kernel, which is used for longer rows, takes two to three times as long for short rows. It keeps no
+scores, whose memory grows with the square of the length.
 """
 _SIMILAR = 0.7
 """Least length of a row of a block, as a share of the block's longest row."""

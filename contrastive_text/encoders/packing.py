@@ -7,7 +7,7 @@ packed     one row of all tokens: no layer gets padding, attention is limited to
 =========  ===========================================================================================
 
 A layout changes neither the texts of a batch nor the vectors of a text. On a CPU attention of packed rows is
-computed for runs of rows of equal length, and in training for blocks of rows of similar length. On a GPU one
+computed for blocks of rows of similar length, and of long rows for runs of rows of equal length. On a GPU one
 kernel of torch computes it for rows of any lengths.
 """
 
@@ -248,8 +248,7 @@ def attention(
             raise InvalidTypeError(f"attention: expected options that packed rows take, got {name}")
     option_causal, window = options.get("is_causal"), options.get("sliding_window")
     is_causal = bool(vars(module).get("is_causal", False) if option_causal is None else option_causal)
-    in_blocks = module.training and packing.longest <= LONGEST_IN_BLOCKS
-    return packed_attention(query, key, value, packing, dropout, scaling, is_causal, window, in_blocks), None
+    return packed_attention(query, key, value, packing, dropout, scaling, is_causal, window), None
 
 
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, passed on
@@ -273,12 +272,11 @@ def packed_attention(
     scaling: float | None = None,
     causal: bool = False,
     sliding_window: int | None = None,
-    in_blocks: bool = False,
 ) -> Tensor:
     """Returns the attention of packed rows, limited to the tokens of each row.
 
-    On a CPU torch's kernel computes runs of rows of equal length, which need no mask. With dropout, and for short
-    rows in training, ``attend_in_blocks`` takes less time. For a GPU see ``ragged_attention``.
+    On a CPU ``attend_in_blocks`` computes short rows, and all rows with dropout. Torch's kernel computes long
+    rows, in runs of rows of equal length, which need no mask. For a GPU see ``ragged_attention``.
 
     Args:
         query: (1, heads, T, head size).
@@ -289,7 +287,6 @@ def packed_attention(
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
         causal: Whether tokens attend only to earlier tokens and themselves.
         sliding_window: Distance below which tokens attend to each other; None for all tokens.
-        in_blocks: Whether a CPU computes blocks, also without dropout.
 
     Returns:
         (1, T, heads, head size).
@@ -300,7 +297,7 @@ def packed_attention(
     if query.device.type != "cpu":
         return ragged_attention(query, key, value, packing, dropout, scaling, causal, sliding_window)
     key_packing = packing.of_keys(query, key)
-    if dropout or in_blocks:
+    if dropout or packing.longest <= LONGEST_IN_BLOCKS:
         lengths = (packing.lengths, key_packing.lengths)
         return attend_in_blocks(
             query, key, value, lengths, packing.blocks, dropout, scaling, causal, sliding_window

@@ -119,9 +119,10 @@ def test_packed_attention_is_attention_within_rows(
         monkeypatch.setattr(kernels, "_efficient", efficient_reference)
         monkeypatch.setattr(kernels, "_kernel", lambda *_: by)
         key, value = (each.repeat_interleave(4 // key_heads, dim=1) for each in (key, value))
-    options = {"runs": [False], "blocks": [True]}.get(str(by), [])
-    attend = packed_attention if options else kernels.ragged_attention
-    reached = attend(query, key, value, packing, 0.0, 0.5, causal, window, *options)
+    if by == "runs":
+        monkeypatch.setattr(kernels, "LONGEST_IN_BLOCKS", 0)
+    attend = packed_attention if by in ("runs", "blocks") else kernels.ragged_attention
+    reached = attend(query, key, value, packing, 0.0, 0.5, causal, window)
     # float64: sums in another order
     torch.testing.assert_close(reached, expected, rtol=0, atol=1e-12)
 
@@ -129,7 +130,7 @@ def test_packed_attention_is_attention_within_rows(
 @pytest.mark.parametrize("one_key", [False, True])
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 3)])
 def test_blocks_have_the_gradient_of_attention_with_and_without_dropout(
-    causal: bool, window: int | None, one_key: bool
+    causal: bool, window: int | None, one_key: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = torch.tensor([3, 20, 19, 1, 3])
     query, key, value = states(int(lengths.sum()), 2, width=4)
@@ -138,15 +139,17 @@ def test_blocks_have_the_gradient_of_attention_with_and_without_dropout(
         _, key, value = states(len(lengths), 2, width=4)
     parts = [each.requires_grad_() for each in (query, key, value)]
 
-    def attend(*parts: Tensor, dropout: float, in_blocks: bool = True) -> Tensor:
+    def attend(*parts: Tensor, dropout: float) -> Tensor:
         torch.manual_seed(0)
-        options = (0.5, causal and not one_key, None if one_key else window, in_blocks)
+        options = (0.5, causal and not one_key, None if one_key else window)
         return packed_attention(*parts, Packing.of(lengths), dropout, *options)
 
     for dropout in (0.0, 0.4):
         torch.autograd.gradcheck(lambda *parts, p=dropout: attend(*parts, dropout=p), parts, fast_mode=True)
-    both = [attend(*parts, dropout=0.0, in_blocks=in_blocks) for in_blocks in (True, False)]
-    torch.testing.assert_close(*both, rtol=0, atol=1e-12)  # float64: sums in another order
+    in_blocks = attend(*parts, dropout=0.0)
+    monkeypatch.setattr(kernels, "LONGEST_IN_BLOCKS", 0)
+    # float64: sums in another order
+    torch.testing.assert_close(attend(*parts, dropout=0.0), in_blocks, rtol=0, atol=1e-12)
 
 
 def test_blocks_drop_weights_and_scale_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
