@@ -26,6 +26,7 @@ STARTS = {
     "grid-mlm-declutr-documents": "Start: random weights, 120 steps.",
     "nli": "Start: minilm-mlm, 40 steps.",
     "papers": "Start: minilm-mlm, 75 steps.",
+    "protocol": "Start: minilm-mlm, 300 steps.",
     "2026-11-23-protocol": "Start: minilm-mlm, 75 steps.",
     "simcse-sts": "Start: minilm-mlm.",
     "untrained": "Start: minilm-mlm.",
