@@ -275,6 +275,7 @@ def main() -> None:
     }
     if runs["second"]:
         tables["second"] = [*method_table(runs["second"], settings, ratios), *group_lines(runs["second"])]
+        tables["second"] += ["", *curve_table(by_method(runs["second"]))]
     for place, table in tables.items():
         start = runs[place][0]["encoder"]
         lines = [PLACES[place].title, "", *SETTING.format(start=start, left=left, note=options.note).splitlines()]
