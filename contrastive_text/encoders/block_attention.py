@@ -126,15 +126,26 @@ def rows_in_blocks(
             side.append(numbers.masked_fill((places >= each[rows].unsqueeze(1)).unsqueeze(1), -1))
         (queries, keys), is_visible = (side[-1].shape[2] for side in sides), (sides[1][-1] >= 0).unsqueeze(2)
         if causal or window is not None:
-            distance = torch.arange(queries).unsqueeze(1) - torch.arange(keys)
-            is_visible = is_visible & ((distance >= 0) | (not causal)) & (distance.abs() < (window or queries))
+            is_visible = is_visible & band(keys, window or keys, causal, lengths.device)[:queries]
         # Not -inf: the weights of padding that sees no key would be NaN.
         hidden = torch.zeros(is_visible.shape, dtype=dtype).masked_fill(~is_visible, torch.finfo(dtype).min)
+        bias = None if is_visible.all() else hidden.flatten(0, 1)
         ends = [begin + side[-1].numel() for begin, side in zip(begins, sides, strict=True)]
         of_queries, of_keys = map(slice, begins, ends)
-        bias = None if is_visible.all() else hidden.flatten(0, 1)
         blocks.append(Block(len(rows) * heads, queries, keys, of_queries, of_keys, bias))
     return Blocks(blocks, *(_side(torch.cat([part.flatten() for part in side])) for side in sides))
+
+
+def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor:
+    """Returns True where a token attends to another: nearer than the window, and not later if causal, (L, L).
+
+    Example:
+        >>> band(3, window=2, causal=True, device=torch.device("cpu")).int().tolist()
+        [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    positions = torch.arange(length, device=device)
+    distance = positions.unsqueeze(1) - positions
+    return (distance.abs() < window) & (distance >= 0) if causal else distance.abs() < window
 
 
 def _side(numbers: Tensor) -> Side:
@@ -157,19 +168,11 @@ def attend_in_blocks(
 ) -> Tensor:
     """Returns the attention of packed rows on a CPU, limited to the tokens of each row.
 
+    The arguments are those of ``packing.packed_attention``, where keys have as many heads as queries, except:
+
     Args:
-        query: (1, heads, T, head size).
-        key: (1, heads, T, head size); in cross-attention (1, heads, S, head size), one vector per row.
-        value: As ``key``.
         lengths: Number of queries and number of keys of each row, (S,) each.
         known: Blocks of the same rows by their setting; new blocks are added.
-        dropout: Probability that an attention weight is dropped.
-        scaling: Factor of the products; None for ``1 / sqrt(head size)``.
-        causal: Whether tokens attend only to earlier tokens and themselves.
-        window: Distance below which tokens attend to each other; None for all tokens.
-
-    Returns:
-        (1, T, heads, head size).
     """
     states = [each[0].transpose(0, 1) for each in (query, key, value)]
     if torch.is_autocast_enabled("cpu"):

@@ -31,7 +31,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from contrastive_text.core.batch import move_to_device, select_tokens
 from contrastive_text.core.distributed import max_over_ranks
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.encoders.block_attention import LONGEST_IN_BLOCKS, Blocks, attend_in_blocks
+from contrastive_text.encoders.block_attention import LONGEST_IN_BLOCKS, Blocks, attend_in_blocks, band
 
 FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
@@ -317,18 +317,6 @@ def packed_attention(
         )
         outputs.append(output.transpose(1, 2).reshape(rows * length, *output.shape[1::2]))
     return torch.cat(outputs).unsqueeze(0)
-
-
-def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor:
-    """Returns True where a token attends to another: nearer than the window, and not later if causal, (L, L).
-
-    Example:
-        >>> band(3, window=2, causal=True, device=torch.device("cpu")).int().tolist()
-        [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
-    """
-    positions = torch.arange(length, device=device)
-    distance = positions.unsqueeze(1) - positions
-    return (distance.abs() < window) & (distance >= 0) if causal else distance.abs() < window
 
 
 def ragged_attention(
