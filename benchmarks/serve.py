@@ -1,12 +1,12 @@
-"""Measures ``examples/serve.py`` under many clients, in turns with other servers and without a server.
+"""Measures ``examples/serve.py`` with each runtime under 1 to 8 clients, in turns with other servers.
 
-    python benchmarks/serve.py --data FOLDER --threads 1 --rounds 3
+    python benchmarks/serve.py --data FOLDER --rounds 3
 
-Each server has a process, and all processes use the same encoder. The contenders are the example; the example
-with ``encode`` of sentence-transformers in the place of ours; a server that encodes each request alone in a
-thread; and a loop without a server, which encodes one request after the other. The folder has ``sts`` and
-``documents``. Requests hold 1 to 4 sentences of STS, and every twentieth one 2 paragraphs. Every vector is
-compared with that of ``encode``. Latencies are those of the clients.
+Each server has a process, and all processes use the same encoder. The contenders are the example with each
+runtime; the example with ``encode`` of sentence-transformers in the place of ours; and a server that encodes each
+request alone in a thread, once more with ``MALLOC_ARENA_MAX=1``, by which glibc keeps less freed memory for each
+thread. The folder has ``sts`` and ``documents``. Requests hold 1 to 4 sentences of STS, and every twentieth one 2
+paragraphs. Every vector is compared with that of ``encode``. Latencies are those of the clients.
 
 A smoke run without data: ``--quick``.
 """
@@ -46,14 +46,16 @@ from load import is_near
 from machines import machine, needs, read_status
 from runs import RESULTS, markdown, publish
 from runtimes import long_texts
-from timing import parser, ratio_and_range, take_turns
+from timing import parser, ratio_and_range, take_turns, variables
 
-OURS, PEER, ALONE, LOOP = (
+OURS, PEER, ALONE, ONE_ARENA = (
     "examples/serve.py",
     "examples/serve.py with sentence-transformers",
     "a server, one encode per request",
-    "no server: a loop over the requests",
+    "a server, one encode per request, MALLOC_ARENA_MAX=1",
 )
+RUNTIMES = {f"{OURS}, {backend}": backend for backend in ("onnx", "openvino")}
+CONTENDERS = (OURS, *RUNTIMES, PEER, ALONE, ONE_ARENA)
 LONGEST = 256
 """Length limit of the texts that are counted, in tokens: that of the encoder of the extra ``offline``."""
 PEER_SIZE = 4
@@ -61,7 +63,7 @@ PEER_SIZE = 4
 the least CPU time for these requests: 57, 74, 136 and 171 ms each."""
 SHORT, LONG, LONG_EVERY = 4, 2, 20
 """Most texts of a request of short texts, texts of a request of long texts, requests of which one is long."""
-HEADER = ("contender", "requests/s", "ours to it", "p50 ms", "p95 ms", "CPU ms/request", "MiB", "wrong")
+HEADER = ("clients", "contender", "requests/s", "ours to it", "p50 ms", "p95 ms", "CPU ms", "MiB", "wrong")
 PATIENCE = 120.0
 """Seconds until a server answers for the first time."""
 
@@ -104,9 +106,10 @@ def serve(contender: str, encoder: str, port: int, threads: int) -> None:
 
     torch.set_num_threads(threads)
     ours = example()
-    model = SentenceEncoder.from_pretrained(encoder, device="cpu")
+    backend = RUNTIMES.get(contender, "torch")
+    model = SentenceEncoder.from_pretrained(encoder, device="cpu", backend=backend)
     app = FastAPI()
-    if contender == ALONE:
+    if contender in (ALONE, ONE_ARENA):
 
         async def embed(body: Any) -> JSONResponse:  # Any: an example's class
             vectors = await asyncio.to_thread(model.encode, body.texts)
@@ -122,21 +125,6 @@ def serve(contender: str, encoder: str, port: int, threads: int) -> None:
         peer = SentenceTransformer(encoder, device="cpu")
         app.state.batcher.functions["none"] = partial(peer.encode, batch_size=PEER_SIZE, show_progress_bar=False)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
-
-
-def loop(encoder: str, requests: Sequence[Sequence[str]], threads: int, pipe: Any) -> None:  # Any: a connection
-    """Encodes all requests one after the other whenever it is told to, and sends the seconds of each."""
-    from contrastive_text import SentenceEncoder
-
-    torch.set_num_threads(threads)
-    model = SentenceEncoder.from_pretrained(encoder, device="cpu")
-    while pipe.recv():
-        seconds, vectors = [], []
-        for texts in requests:
-            begun = time.perf_counter()
-            vectors.append(model.encode(texts))
-            seconds.append(time.perf_counter() - begun)
-        pipe.send((seconds, vectors, read_status(Path("/proc/self/status").read_text(), "VmRSS")))
 
 
 def ask(port: int, bodies: Sequence[bytes]) -> list[tuple[float, int, bytes]]:
@@ -215,9 +203,9 @@ def requests_of(short: Sequence[str], long: Sequence[str], count: int) -> list[l
 
 
 def measure(
-    encoder: str, requests: Sequence[Sequence[str]], threads: int, clients: int, rounds: int
-) -> dict[str, list[Round]]:
-    """Measures all contenders in turns."""
+    encoder: str, requests: Sequence[Sequence[str]], threads: int, clients: Sequence[int], rounds: int
+) -> dict[int, dict[str, list[Round]]]:
+    """Measures all contenders in turns, for each number of clients."""
     from contrastive_text import SentenceEncoder
 
     torch.set_num_threads(threads)
@@ -225,44 +213,37 @@ def measure(
     expected = [model.encode(texts) for texts in requests]
     del model
     context = multiprocessing.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    looping = context.Process(target=loop, args=(encoder, requests, threads, theirs), daemon=True)
-    looping.start()
-
-    def round_of_loop() -> Round:
-        cpu = cpu_seconds(looping.pid or 0)
-        pipe.send(True)
-        latencies, vectors, memory = pipe.recv()
-        wrong = sum(not is_near(each, right) for each, right in zip(vectors, expected, strict=True))
-        return Round(sum(latencies), latencies, wrong, memory, cpu_seconds(looping.pid or 0) - cpu)
-
-    works: dict[str, Any] = {LOOP: round_of_loop}
-    processes = [looping]
-    for contender in (OURS, PEER, ALONE):
-        port = free_port()
-        process = context.Process(target=serve, args=(contender, encoder, port, threads), daemon=True)
-        process.start()
-        processes.append(process)
-        wait_for(port)
-        ask(port, [json.dumps({"texts": texts}).encode() for texts in requests[:20]])  # warms up
-        works[contender] = partial(round_of_server, port, process.pid, requests, expected, clients)
+    processes, works = [], {}
     try:
-        return take_turns({name: works[name] for name in (OURS, PEER, ALONE, LOOP)}, rounds)
+        for contender in CONTENDERS:
+            port = free_port()
+            process = context.Process(target=serve, args=(contender, encoder, port, threads), daemon=True)
+            with variables({"MALLOC_ARENA_MAX": "1"} if contender == ONE_ARENA else {}):
+                process.start()
+            processes.append(process)
+            wait_for(port)
+            ask(port, [json.dumps({"texts": texts}).encode() for texts in requests[:20]])  # warms up
+            works[contender] = partial(round_of_server, port, process.pid or 0, requests, expected)
+        return {
+            count: take_turns({name: partial(work, count) for name, work in works.items()}, rounds)
+            for count in clients
+        }
     finally:
         for process in processes:
             process.terminate()
             process.join()
 
 
-def figures(found: Mapping[str, Sequence[Round]], count: int) -> list[dict[str, Any]]:
-    """Returns a row of figures for each contender; a figure of rounds is a list.
+def figures(found: Mapping[int, Mapping[str, Sequence[Round]]], count: int) -> list[dict[str, Any]]:
+    """Returns a row of figures for each number of clients and contender; a figure of rounds is a list.
 
     Example:
-        >>> figures({"ours": [Round(2.0, [0.1, 0.3], 0, 2**20, 1.5)]}, count=2)[0]["requests per second"]
+        >>> figures({8: {"ours": [Round(2.0, [0.1, 0.3], 0, 2**20, 1.5)]}}, count=2)[0]["requests per second"]
         [1.0]
     """
     return [
         {
+            "clients": clients,
             "contender": name,
             "requests per second": [count / each.seconds for each in rounds],
             "p50 ms": [1000 * float(np.quantile(each.latencies, 0.5)) for each in rounds],
@@ -271,7 +252,8 @@ def figures(found: Mapping[str, Sequence[Round]], count: int) -> list[dict[str, 
             "wrong": sum(each.wrong for each in rounds),
             "memory": [each.memory for each in rounds],
         }
-        for name, rounds in found.items()
+        for clients, contenders in found.items()
+        for name, rounds in contenders.items()
     ]
 
 
@@ -279,11 +261,11 @@ def main() -> None:
     """Measures and writes the dated table."""
     own = parser(__doc__, rounds=3)
     own.add_argument("--data", type=Path, help="folder with sts and documents")
-    own.add_argument("--requests", type=int, default=2000, help="of each contender and round")
-    own.add_argument("--clients", type=int, default=8)
+    own.add_argument("--requests", type=int, default=300, help="of each contender and round")
+    own.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of clients, rising")
     own.add_argument("--note", default="", help="what else the machine does, for the result")
     options = own.parse_args()
-    needs("fastapi", "uvicorn", "sentence-transformers")
+    needs("fastapi", "uvicorn", "sentence-transformers", "onnxscript", "onnxruntime", "openvino")
     with tempfile.TemporaryDirectory() as made:
         if options.quick:
             short = made_up_texts(200)
@@ -297,12 +279,13 @@ def main() -> None:
         requests = requests_of(short, long, count)
         rows = figures(measure(encoder, requests, options.threads, options.clients, options.rounds), count)
         lengths = lengths_of([text for texts in requests for text in texts], encoder, max_length=LONGEST)
-    speeds = {row["contender"]: row["requests per second"] for row in rows}
+    speeds = {row["clients"]: row["requests per second"] for row in rows if row["contender"] == OURS}
     cells = [
         [
+            str(row["clients"]),
             row["contender"],
             f"{statistics.median(row['requests per second']):.1f}",
-            ratio_and_range(speeds[OURS], row["requests per second"]),
+            ratio_and_range(speeds[row["clients"]], row["requests per second"]),
             *(f"{statistics.median(row[name]):.0f}" for name in ("p50 ms", "p95 ms", "cpu ms")),
             f"{statistics.median(row['memory']) / 2**20:,.0f}",
             f"{row['wrong']:,} of {options.rounds * count:,}",
@@ -313,12 +296,12 @@ def main() -> None:
         "# A server and its peers",
         "",
         f"Encoder: {encoder_name(encoder)}. {machine(options.threads, 'cpu')}. {options.note}",
-        f"{options.clients} clients send {count:,} requests of 1 to {max(map(len, requests))} texts a round:",
+        f"The clients send {count:,} requests of 1 to {max(map(len, requests))} texts a round:",
         f"{len(lengths):,} texts of {statistics.mean(lengths):.0f} tokens on average, up to {max(lengths)}.",
         f"Medians over {options.rounds} rounds, in turns. Ratios are medians of the rounds (lowest to highest).",
-        "CPU time is that of the contender's process, without the clients. The loop has one request at a time:",
-        f"no request waits. sentence-transformers has batches of {PEER_SIZE}, its fastest here. Its process",
-        "also holds our model. Written by `benchmarks/serve.py`.",
+        "CPU: of the contender's process for each request, without the clients. MiB: resident after the rounds;",
+        "a contender keeps its process for all numbers of clients. sentence-transformers has batches of",
+        f"{PEER_SIZE}, its fastest size; its process also holds our model. Written by `benchmarks/serve.py`.",
         "",
         *markdown([*HEADER], cells),
     ]

@@ -157,14 +157,23 @@ def peer_step(encoder: str, texts: str) -> None:
 
 
 STEPS = {"ours, from Python": python_step, "ours, from the shell": shell_step, "sentence-transformers": peer_step}
+_BERT = "from transformers.models.bert import modeling_bert"
 PLAIN = {
     "bare interpreter": ["-c", "pass"],
+    "import torch": ["-c", "import torch"],
+    "import torch and transformers' BERT": ["-c", f"import torch; {_BERT}"],
+    "the same and pytorch_lightning": ["-c", f"import torch; {_BERT}; import pytorch_lightning"],
     "import contrastive_text": ["-c", "import contrastive_text"],
     "from contrastive_text import SentenceEncoder": ["-c", "from contrastive_text import SentenceEncoder"],
     "import sentence_transformers": ["-c", "import sentence_transformers"],
     "contrastive-text --help": ["-m", "contrastive_text", "--help"],
     "contrastive-text fit --help": ["-m", "contrastive_text", "fit", "--help"],
 }
+ONE_TEXT = {
+    "ours, one text": "from contrastive_text import SentenceEncoder as M; make = M.from_pretrained",
+    "sentence-transformers, one text": "from sentence_transformers import SentenceTransformer as make",
+}
+"""Contender -> code that names the function which loads a model."""
 
 
 def measured(words: Sequence[str], threads: int) -> list[Mark]:
@@ -207,7 +216,9 @@ def main() -> None:
     own = [str(Path(__file__).absolute()), "--encoder", encoder, "--texts", texts]
     from timing import take_turns
 
-    commands = PLAIN | {name: [*own, "--step", name] for name in STEPS}
+    encode = "import sys; make(sys.argv[1], device='cpu').encode(['a bird sings'])"
+    one_text = {name: ["-c", f"{code}; {encode}", encoder] for name, code in ONE_TEXT.items()}
+    commands = PLAIN | one_text | {name: [*own, "--step", name] for name in STEPS}
     works = {name: partial(measured, words, options.threads) for name, words in commands.items()}
     turns = take_turns(works, options.rounds + 1)
     write({name: each[1:] for name, each in turns.items()}, options)

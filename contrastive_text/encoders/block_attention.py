@@ -15,17 +15,26 @@ from torch.autograd.function import once_differentiable
 
 from contrastive_text.core.random import dropout_factors
 
-LONGEST_IN_BLOCKS = 128
+_LONGEST = 128
 """Longest row for which blocks are used without dropout.
 
 Torch's kernel, which is used for longer rows, takes two to three times as long for short rows. It keeps no
 scores, whose memory grows with the square of the length.
+"""
+_LONGEST_BFLOAT16 = 512
+"""The same in bfloat16 outside training, where no scores are kept.
+
+Torch's kernel takes 1.6 to 1.9 times as long for rows of 129 to 512 tokens. In training it is used all the same:
+the passes of a step in chunks, with and without gradients, have one kernel.
 """
 _SIMILAR = 0.7
 """Least length of a row of a block, as a share of the block's longest row."""
 
 _MIN_KEYS = 16
 """Least number of keys of a block. For fewer float32 values torch's softmax takes ten times as long."""
+
+_VECTOR = 32
+"""Number of bfloat16 values of a processor's vector."""
 
 _SCORES = 2**18
 """Largest number of scores of a block of several rows, so that they stay in the processor's cache."""
@@ -86,6 +95,25 @@ class Blocks(NamedTuple):
     blocks: list[Block]
     queries: Side
     keys: Side
+
+
+def uses_blocks(longest: int, states: Tensor, dropout: float, training: bool) -> bool:
+    """Returns whether the attention of rows is computed in blocks.
+
+    Args:
+        longest: Length of the longest row.
+        states: The queries.
+        dropout: Probability that an attention weight is dropped; torch's kernel has no dropout on a CPU.
+        training: Whether the layer is in training.
+
+    Example:
+        >>> uses_blocks(200, torch.ones(1), dropout=0.1, training=True)
+        True
+        >>> uses_blocks(200, torch.ones(1), dropout=0.0, training=False)
+        False
+    """
+    is_fast = states.dtype == torch.bfloat16 and not training and not torch.is_grad_enabled()
+    return bool(dropout) or longest <= (_LONGEST_BFLOAT16 if is_fast else _LONGEST)
 
 
 def rows_in_blocks(
@@ -202,19 +230,20 @@ class _BlockAttention(torch.autograd.Function):
         dropout: float,
         scale: float,
     ) -> Tensor:
-        """Computes the attention block by block. The softmax is in float32 at least."""
+        """Computes the attention block by block."""
         q, k, v = blocks.queries.take(query), blocks.keys.take(key), blocks.keys.take(value)
         output, kept, nothing = torch.empty_like(q), [], q.new_empty(1, 1, 1)
         for block in blocks.blocks:
             bias, beta = (nothing, 0) if block.bias is None else (block.bias, 1)
             keys = block.of_keys(k).transpose(1, 2)
             scores = torch.baddbmm(bias, block.of_queries(q), keys, beta=beta, alpha=scale)
-            weights = scores.softmax(dim=-1, dtype=_wide(q)).to(q.dtype)
-            factors = q.new_ones(())
+            weights = scores.softmax(dim=-1, dtype=_softmax_type(scores)).to(q.dtype)
+            factors = None
             if dropout:
                 factors = dropout_factors(weights.numel(), dropout, q.dtype).view_as(weights)
-            torch.bmm(weights * factors, block.of_keys(v), out=block.of_queries(output))
-            kept += [weights, factors]
+            torch.bmm(_product(weights, factors), block.of_keys(v), out=block.of_queries(output))
+            if any(ctx.needs_input_grad):
+                kept += [weights, factors]
         ctx.save_for_backward(q, k, v, *kept)
         ctx.blocks, ctx.scale = blocks, scale
         return blocks.queries.give_back(output, query.shape[1])
@@ -230,9 +259,9 @@ class _BlockAttention(torch.autograd.Function):
         of_q, of_k, of_v = (torch.empty_like(states) for states in (q, k, v))
         for block, weights, factors in zip(blocks.blocks, kept[::2], kept[1::2], strict=True):
             own = block.of_queries(of_output)
-            torch.bmm((weights * factors).transpose(1, 2), own, out=block.of_keys(of_v))
-            of_weights = torch.bmm(own, block.of_keys(v).transpose(1, 2)).mul_(factors)
-            wide = (of_weights.to(_wide(q)), weights.to(_wide(q)))
+            torch.bmm(_product(weights, factors).transpose(1, 2), own, out=block.of_keys(of_v))
+            of_weights = _product(torch.bmm(own, block.of_keys(v).transpose(1, 2)), factors)
+            wide = (of_weights.to(_softmax_type(weights)), weights.to(_softmax_type(weights)))
             of_scores = torch._softmax_backward_data(*wide, -1, wide[0].dtype).mul_(ctx.scale).to(q.dtype)
             torch.bmm(of_scores, block.of_keys(k), out=block.of_queries(of_q))
             torch.bmm(of_scores.transpose(1, 2), block.of_queries(q), out=block.of_keys(of_k))
@@ -240,6 +269,16 @@ class _BlockAttention(torch.autograd.Function):
         return of_query, blocks.keys.give_back(of_k, heads), blocks.keys.give_back(of_v, heads), None, None, None
 
 
-def _wide(states: Tensor) -> torch.dtype:
-    """Returns the type of the softmax: float32, or float64 for it. torch's softmax of bfloat16 takes longer."""
-    return torch.promote_types(states.dtype, torch.float32)
+def _product(values: Tensor, factors: Tensor | None) -> Tensor:
+    """Returns the product of values and factors of dropout; the values without dropout."""
+    return values if factors is None else values * factors
+
+
+def _softmax_type(scores: Tensor) -> torch.dtype:
+    """Returns the type in which a softmax is fastest, and which values of a narrow type are converted to.
+
+    In both types the softmax is computed in float32. Torch's softmax in bfloat16 takes up to six times as long
+    for rows that are no multiple of a vector of the processor.
+    """
+    is_multiple = scores.shape[-1] % _VECTOR == 0
+    return scores.dtype if is_multiple else torch.promote_types(scores.dtype, torch.float32)

@@ -31,7 +31,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from contrastive_text.core.batch import move_to_device, select_tokens
 from contrastive_text.core.distributed import max_over_ranks
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.encoders.block_attention import LONGEST_IN_BLOCKS, Blocks, attend_in_blocks, band
+from contrastive_text.encoders.block_attention import Blocks, attend_in_blocks, band, uses_blocks
 
 FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
@@ -248,7 +248,8 @@ def attention(
             raise InvalidTypeError(f"attention: expected options that packed rows take, got {name}")
     option_causal, window = options.get("is_causal"), options.get("sliding_window")
     is_causal = bool(vars(module).get("is_causal", False) if option_causal is None else option_causal)
-    return packed_attention(query, key, value, packing, dropout, scaling, is_causal, window), None
+    attended = packed_attention(query, key, value, packing, dropout, scaling, is_causal, window, module.training)
+    return attended, None
 
 
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, passed on
@@ -272,11 +273,13 @@ def packed_attention(
     scaling: float | None = None,
     causal: bool = False,
     sliding_window: int | None = None,
+    training: bool = True,
 ) -> Tensor:
     """Returns the attention of packed rows, limited to the tokens of each row.
 
     On a CPU ``attend_in_blocks`` computes short rows, and all rows with dropout. Torch's kernel computes long
-    rows, in runs of rows of equal length, which need no mask. For a GPU see ``ragged_attention``.
+    rows, in runs of rows of equal length, which need no mask; ``uses_blocks`` decides. For a GPU see
+    ``ragged_attention``.
 
     Args:
         query: (1, heads, T, head size).
@@ -287,6 +290,7 @@ def packed_attention(
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
         causal: Whether tokens attend only to earlier tokens and themselves.
         sliding_window: Distance below which tokens attend to each other; None for all tokens.
+        training: Whether the layer is in training.
 
     Returns:
         (1, T, heads, head size).
@@ -297,7 +301,7 @@ def packed_attention(
     if query.device.type != "cpu":
         return ragged_attention(query, key, value, packing, dropout, scaling, causal, sliding_window)
     key_packing = packing.of_keys(query, key)
-    if dropout or packing.longest <= LONGEST_IN_BLOCKS:
+    if uses_blocks(packing.longest, query, dropout, training):
         lengths = (packing.lengths, key_packing.lengths)
         return attend_in_blocks(
             query, key, value, lengths, packing.blocks, dropout, scaling, causal, sliding_window

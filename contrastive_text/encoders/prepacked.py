@@ -38,9 +38,6 @@ def prepacked(model: nn.Module) -> AbstractContextManager[object]:
 
     Args:
         model: A network on the CPU. Its passes in the context have no gradient.
-
-    Args:
-        model: A network on the CPU; its passes in the context give no gradient.
     """
     if not has_fast_layers() or torch.is_autocast_enabled("cpu"):
         return nullcontext()

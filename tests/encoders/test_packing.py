@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -120,7 +121,7 @@ def test_packed_attention_is_attention_within_rows(
         monkeypatch.setattr(kernels, "_kernel", lambda *_: by)
         key, value = (each.repeat_interleave(4 // key_heads, dim=1) for each in (key, value))
     if by == "runs":
-        monkeypatch.setattr(kernels, "LONGEST_IN_BLOCKS", 0)
+        monkeypatch.setattr(block_attention, "_LONGEST", 0)
     attend = packed_attention if by in ("runs", "blocks") else kernels.ragged_attention
     reached = attend(query, key, value, packing, 0.0, 0.5, causal, window)
     # float64: sums in another order
@@ -147,9 +148,31 @@ def test_blocks_have_the_gradient_of_attention_with_and_without_dropout(
     for dropout in (0.0, 0.4):
         torch.autograd.gradcheck(lambda *parts, p=dropout: attend(*parts, dropout=p), parts, fast_mode=True)
     in_blocks = attend(*parts, dropout=0.0)
-    monkeypatch.setattr(kernels, "LONGEST_IN_BLOCKS", 0)
+    monkeypatch.setattr(block_attention, "_LONGEST", 0)
     # float64: sums in another order
     torch.testing.assert_close(attend(*parts, dropout=0.0), in_blocks, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_long_rows_in_bfloat16_are_in_blocks_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = torch.tensor([130, 160, 40])
+    parts = [each.to(torch.bfloat16) for each in states(int(lengths.sum()), 4)]
+    exact = packed_attention(*(each.double() for each in parts), Packing.of(lengths))
+    in_training = packed_attention(*parts, Packing.of(lengths), training=True)
+    calls: list[torch.dtype] = []
+
+    def in_blocks(query: Tensor, *rest: Any) -> Tensor:
+        calls.append(query.dtype)
+        return block_attention.attend_in_blocks(query, *rest)
+
+    monkeypatch.setattr(kernels, "attend_in_blocks", in_blocks)
+    packed_attention(*parts, Packing.of(lengths), training=True)
+    assert calls == []
+    outside = packed_attention(*parts, Packing.of(lengths), training=False)
+    assert calls == [torch.bfloat16]
+    # bfloat16 has 8 bits: a score of up to 8 is rounded by up to 2**-6, and its weight by as much of itself.
+    for attended in (in_training, outside):
+        torch.testing.assert_close(attended.double(), exact, rtol=0, atol=2**-5)
 
 
 def test_blocks_drop_weights_and_scale_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
