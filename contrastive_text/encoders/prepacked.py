@@ -11,10 +11,9 @@ from weakref import WeakValueDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from transformers.activations import GELUActivation
 
-from contrastive_text.core.machine import has_fast_layers
+from contrastive_text.encoders.onednn_products import OneDnnMode, uses_onednn
 
 _GELU_BLOCK = {"dense", "intermediate_act_fn"}
 """Submodules of the first half of a feed-forward block in BERT and its relatives, which run in this order."""
@@ -39,16 +38,11 @@ def prepacked(model: nn.Module) -> AbstractContextManager[object]:
     Args:
         model: A network on the CPU. Its passes in the context have no gradient.
     """
-    if not has_fast_layers() or torch.is_autocast_enabled("cpu"):
-        return nullcontext()
-    parts = list(model.modules())
-    if any(part._compiled_call_impl is not None for part in parts):
-        return nullcontext()
-    return _Prepacked(parts)
+    return _Prepacked(list(model.modules())) if uses_onednn(model) else nullcontext()
 
 
-class _Prepacked(TorchFunctionMode):
-    """Torch function mode that computes products from packed copies of weights, in its own thread only."""
+class _Prepacked(OneDnnMode):
+    """Mode that computes products from packed copies of weights."""
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()

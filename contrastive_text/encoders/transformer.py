@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy, deepcopy
 from inspect import signature
 from pathlib import Path
@@ -55,6 +55,7 @@ from contrastive_text.encoders.networks import (
     text_config,
     without_cache,
 )
+from contrastive_text.encoders.onednn_products import onednn_products
 from contrastive_text.encoders.packing import (
     NO_MASK,
     FixedLayout,
@@ -383,7 +384,10 @@ class TransformerEncoder(Encoder):
         """Runs the network with altered embeddings, and returns the token vectors of the requested layers."""
         if self.training and torch.is_grad_enabled():
             training_threads[self] = get_ident()  # valid until the encoder is in evaluation mode
-        with _altered_embeddings(self.model, alter, mask):
+        # Checkpointed layers run once more in the backward pass, outside this block.
+        is_once = not (self.training and self.gradient_checkpointing)
+        products = onednn_products(self.model, inputs["input_ids"].device) if is_once else nullcontext()
+        with _altered_embeddings(self.model, alter, mask), products:
             output = self.model(**inputs, **self._options, output_hidden_states=layers != (-1,))
         if layers == (-1,):
             return {-1: output.last_hidden_state}

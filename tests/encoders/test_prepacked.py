@@ -21,7 +21,7 @@ from contrastive_text.encoders.prepacked import prepacked
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs on this processor too, whatever it is."""
-    monkeypatch.setattr(room, "has_fast_layers", mkldnn.is_available)
+    monkeypatch.setattr("contrastive_text.encoders.onednn_products.has_fast_layers", mkldnn.is_available)
 
 
 @pytest.fixture

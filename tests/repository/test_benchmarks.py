@@ -36,7 +36,18 @@ from contrastive_text.training.module import ContrastiveModule
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
 SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss", "machines")
-SCRIPTS += ("inputs", "packed_rows", "load", "serve", "revisions", "gpu", "gpu_work", "gpu_speed", "gpu_exact", "growth")
+SCRIPTS += (
+    "inputs",
+    "packed_rows",
+    "load",
+    "serve",
+    "revisions",
+    "gpu",
+    "gpu_work",
+    "gpu_speed",
+    "gpu_exact",
+    "growth",
+)
 SMOKES = {
     "train_step": ("--max-lengths", "32", "--precisions", "float32", "--only", "ours", "sentence-transformers"),
     "encode": ("--precisions", "float32"),
