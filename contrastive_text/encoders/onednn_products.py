@@ -30,11 +30,11 @@ class OneDnnMode(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         _this_thread.has_mode = True
-        mode: Self = super().__enter__()
+        mode: Self = super().__enter__()  # type: ignore[no-untyped-call]  # torch's
         return mode
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's
         _this_thread.has_mode = False
 
 
