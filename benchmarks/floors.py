@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from inputs import Shape
 from machines import median_seconds
+from torch import Tensor
 
+from contrastive_text.core.machine import has_onednn
 from contrastive_text.core.random import dropout
 
 
 def product_speed(shape: Shape, tokens: int, dtype: torch.dtype, device: str) -> float:
     """Measures the products of the linear layers of one block in a training step, in FLOP/s.
 
-    A layer has three: forward, and the gradients of its input and of its weight.
+    A layer has three: forward, and the gradients of its input and of its weight. In float32 on a CPU each
+    takes the faster of torch's product and oneDNN's.
 
     Args:
         shape: Sizes of a block.
@@ -34,14 +37,22 @@ def product_speed(shape: Shape, tokens: int, dtype: torch.dtype, device: str) ->
             made(output),
             made(tokens, output),
         )
-        works = (
-            partial(F.linear, values, weight, bias),
-            partial(torch.mm, gradient, weight),
-            partial(torch.mm, gradient.t(), values),
+        products = (
+            (values, weight, bias),
+            (gradient, weight.t(), None),
+            (gradient.t(), values.t(), None),
         )
-        seconds += count * sum(median_seconds(work, device) for work in works)
-        flops += count * len(works) * 2 * tokens * width * output
+        seconds += count * sum(_fastest(*product, device) for product in products)
+        flops += count * len(products) * 2 * tokens * width * output
     return flops / seconds
+
+
+def _fastest(values: Tensor, weight: Tensor, bias: Tensor | None, device: str) -> float:
+    works: list[Callable[[], object]] = [partial(F.linear, values, weight, bias)]
+    if device == "cpu" and values.dtype == torch.float32 and has_onednn():
+        onednn = torch.ops.mkldnn._linear_pointwise
+        works.append(partial(onednn, values, weight, bias, "none", [], "none"))
+    return min(median_seconds(work, device) for work in works)
 
 
 def beside_products(
