@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import resource
 import statistics
 import sys
@@ -63,6 +64,22 @@ def read_status(status: str, field: str) -> int:
     return int(line.split()[1]) * 1024
 
 
+def processor_of(cpuinfo: str) -> str:
+    """Returns the name of the processor with its family and model, from ``/proc/cpuinfo``.
+
+    Generations of one name differ in speed.
+
+    Example:
+        >>> processor_of("cpu family : 25\\nmodel : 17\\nmodel name : AMD EPYC\\n")
+        'AMD EPYC (family 25, model 17)'
+    """
+    fields = dict(re.findall(r"^([\w ]+?)\s*:\s*(.+?)$", cpuinfo, flags=re.MULTILINE))
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    keys = [key for key in ("cpu family", "model") if key in fields]
+    kind = ", ".join(f"{key.removeprefix('cpu ')} {fields[key]}" for key in keys)
+    return f"{name} ({kind})" if kind else name
+
+
 def bf16_of(cpuinfo: str) -> str:
     """Returns which instructions for bfloat16 products a processor has, from ``/proc/cpuinfo``.
 
@@ -84,9 +101,7 @@ def machine(threads: int, device: str) -> str:
     else:
         path = Path("/proc/cpuinfo")
         info = path.read_text() if path.exists() else ""
-        names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
-        model = names[0] if names else platform.processor() or platform.machine()
-        where = f"{model}, {os.cpu_count()} cores, bfloat16 instructions: {bf16_of(info)}"
+        where = f"{processor_of(info)}, {os.cpu_count()} cores, bfloat16 instructions: {bf16_of(info)}"
         where += f"; {threads} thread{'s' if threads > 1 else ''}"
     found = [f"{name} {version}" for name in PACKAGES if (version := _version(name)) is not None]
     return f"{where}; {', '.join(found)}"

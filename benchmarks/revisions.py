@@ -53,12 +53,11 @@ def encode(job: Job, turn: Turn) -> None:
     sys.path.insert(0, job.source)
     for name in [name for name in sys.modules if name.partition(".")[0] == "contrastive_text"]:
         del sys.modules[name]  # the parent's revision, which the scripts import
-    import contrastive_text
-    from contrastive_text.encoders import onednn_products
+    import contrastive_text.core.machine
 
     assert Path(job.source) in Path(contrastive_text.__file__).parents, contrastive_text.__file__
     if job.packed:
-        vars(onednn_products)["has_fast_layers"] = lambda: True
+        vars(contrastive_text.core.machine)["has_fast_layers"] = lambda: True  # before the encoders import it
     model = contrastive_text.SentenceEncoder.from_pretrained(job.encoder, backend=job.backend, device="cpu")
     model.encode(job.calls[0])  # a graph is made by the first call
     turn.loaded()
