@@ -231,8 +231,7 @@ def spread(values: Sequence[float]) -> str:
 
 def write(found: dict[str, list[list[Mark]]], options: argparse.Namespace) -> None:
     """Writes the dated table and its JSON."""
-    from importlib.metadata import version
-
+    from machines import machine
     from runs import RESULTS, markdown, publish
 
     totals = [
@@ -252,14 +251,11 @@ def write(found: dict[str, list[list[Mark]]], options: argparse.Namespace) -> No
                  for kind in ("clock", "cores"))]
         for name in STEPS if name != peer
     ]  # fmt: skip
-    names = ("torch", "transformers", "pytorch-lightning", "sentence-transformers", "accelerate")
     lines = [
         "# Start-up",
         "",
-        f"{', '.join(f'{name} {version(name)}' for name in names)}; CPU, {os.cpu_count()} cores, "
-        f"{options.threads} thread{'s' if options.threads > 1 else ''} a process; medians of "
-        f"{options.rounds} rounds, least and greatest in brackets. Encoder: "
-        f"`{Path(options.encoder).parent.name}`. Written by `benchmarks/start_up.py`.",
+        f"{machine(options.threads, 'cpu')}; medians of {options.rounds} rounds, least and greatest in "
+        f"brackets. Encoder: `{Path(options.encoder).parent.name}`. Written by `benchmarks/start_up.py`.",
         "",
         "## Seconds from the start of the process",
         "",
