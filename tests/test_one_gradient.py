@@ -158,6 +158,8 @@ def check_seen(execution: Execution, seen: Seen) -> None:
         assert all(block == 1 for block, _ in seen.shapes), execution
         assert not any(seen.masks), execution
         read, expected = sum(length for _, length in first), seen.tokens
+        if expected < read < expected * 17 / 16:  # fill
+            read = expected
     else:
         assert all(seen.masks), execution
         read, expected = sum(block for block, _ in first), seen.rows

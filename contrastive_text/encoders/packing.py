@@ -158,6 +158,19 @@ def equalize_groups(parts: list[Tensor], device: torch.device) -> list[Tensor]:
     return groups
 
 
+def fill_count(tokens: int) -> int:
+    """Returns how many tokens of fill, at most 6 %, follow the packed rows on a CPU.
+
+    OneDNN makes and keeps kernels for each number of tokens. With fill there are only 16 numbers of tokens between a
+    power of 2 and the next: after 150 steps of 128 short texts, a process had 1,440 MiB in place of 2,810.
+
+    Example:
+        >>> [(tokens, fill_count(tokens)) for tokens in (0, 17, 65, 2000)]
+        [(0, 0), (17, 0), (65, 3), (2000, 48)]
+    """
+    return -tokens % max((1 << tokens.bit_length()) // 32, 1)
+
+
 class Packing(NamedTuple):
     """Lengths of the texts that are concatenated to one row of all tokens.
 

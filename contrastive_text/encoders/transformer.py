@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -62,6 +63,7 @@ from contrastive_text.encoders.packing import (
     Layout,
     Packing,
     checkpointed_by_others,
+    fill_count,
     natural_positions,
     packed_input,
     pad,
@@ -89,7 +91,8 @@ def _altered_embeddings(model: nn.Module, alter: EmbeddingChange | None, mask: T
         device_mask = move_to_device(mask, output.device)
         if output.shape[:2] == mask.shape:
             return alter(output, device_mask)
-        return select_tokens(alter(pad(output.squeeze(0), mask), device_mask), mask).unsqueeze(0)
+        tokens, fill = output.squeeze(0).tensor_split([int(mask.sum())])
+        return torch.cat([select_tokens(alter(pad(tokens, mask), device_mask), mask), fill]).unsqueeze(0)
 
     thread = get_ident()
     hook = embeddings.register_forward_hook(enter)
@@ -314,7 +317,7 @@ class TransformerEncoder(Encoder):
         if layout != "packed":
             return self._padded(batch, alter, layers)
         mask = token_mask(batch.lengths)
-        output = self._packed(batch, alter, layers, Packing.of(batch.lengths))
+        output = self._packed(batch, alter, layers)
         return self._hidden(batch, mask, {layer: pad(vectors, mask) for layer, vectors in output.items()})
 
     def blocks(
@@ -324,34 +327,31 @@ class TransformerEncoder(Encoder):
         layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed" or batch.ids.device.type != "cpu":
             return [self(batch, alter=alter, layers=layers)]
-        packing = Packing.of(batch.lengths)
-        output = self._packed(batch, alter, layers, packing)
+        packing, output = Packing.of(batch.lengths), self._packed(batch, alter, layers)
         runs = zip(*(packing.split(vectors) for vectors in output.values()), strict=True)
         return [
             Hidden(dict(zip(output, run, strict=True)), torch.ones_like(ids).bool(), ids, self._mask_id)
             for run, ids in zip(runs, packing.split(batch.ids), strict=True)
         ]
 
-    def _packed(
-        self, batch: Batch, alter: EmbeddingChange | None, layers: tuple[int, ...], packing: Packing
-    ) -> dict[int, Tensor]:
+    def _packed(self, batch: Batch, alter: EmbeddingChange | None, layers: tuple[int, ...]) -> dict[int, Tensor]:
         """Returns the token vectors of each layer, (T, D)."""
-        device = batch.ids.device
+        device, count = batch.ids.device, len(batch.ids)
+        fill = fill_count(count) if device.type == "cpu" else 0
+        packing = Packing.of(F.pad(batch.lengths, (0, fill), value=1))
         positions = batch.positions
         if positions is None:
             positions = move_to_device(natural_positions(batch.lengths), device)
-        inputs = {
-            "input_ids": batch.ids.unsqueeze(0),
-            "position_ids": (positions + self._first_position).unsqueeze(0),
-        }
+        inputs = {"input_ids": batch.ids, "position_ids": positions + self._first_position}
         if (types := self._types_of(batch)) is not None:
-            inputs["token_type_ids"] = types.unsqueeze(0)
+            inputs["token_type_ids"] = types
+        inputs = {name: F.pad(values, (0, fill)).unsqueeze(0) for name, values in inputs.items()}
         if device.type != "cpu":
             # Without a mask decoders search the positions for packed rows, and the host would wait for the GPU.
             inputs["attention_mask"] = torch.ones(NO_MASK, dtype=torch.bool, device=device)
         with packed_input(packing):
             outputs = self._run(alter, token_mask(batch.lengths), layers, **inputs)
-        return {layer: vectors.squeeze(0) for layer, vectors in outputs.items()}
+        return {layer: vectors.squeeze(0)[:count] for layer, vectors in outputs.items()}
 
     def _padded(self, batch: Batch, alter: EmbeddingChange | None, layers: tuple[int, ...]) -> Hidden:
         mask = token_mask(batch.lengths)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.utils.checkpoint import checkpoint
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
@@ -246,9 +246,10 @@ class TextDecoder(nn.Module):
 
         def with_vectors(model: nn.Module, args: Any, inputs: Any) -> Any:  # noqa: ARG001  # torch's signature; Any: the model's
             # (1, S, D) for packed rows, which are one row of the network; (S, 1, D) for padded rows.
-            rows = len(inputs["input_ids"])
-            states = vectors.to(self.network.model.dtype).reshape(rows, -1, vectors.shape[1])
-            return args, {**inputs, "encoder_hidden_states": states}
+            rows, tokens = inputs["input_ids"].shape
+            fill = tokens - len(batch.ids) if rows == 1 else 0
+            states = pad(vectors.to(self.network.model.dtype), (0, 0, 0, fill))
+            return args, {**inputs, "encoder_hidden_states": states.reshape(rows, -1, vectors.shape[1])}
 
         handle = self.network.model.register_forward_pre_hook(with_vectors, with_kwargs=True)
         try:
