@@ -128,7 +128,10 @@ def repeated(
     job: object,
     options: Any,  # Any: argparse's
 ) -> Cost:
-    """Returns the cost of a piece of work in a process of its own. Of work below ``LARGE`` a first round doesn't count."""
+    """Returns the cost of a piece of work in a process of its own.
+
+    Of work below ``LARGE`` a first round doesn't count.
+    """
     with Contender(work, job, options.threads, "cpu") as contender:
         if not isinstance(job, int) or job < LARGE:
             contender(1)

@@ -3,7 +3,7 @@
 =========  ===========================================================================================
 padded     one block, in which every row is as long as the longest
 bucketed   blocks of a few rows of similar length, each padded to its longest row
-packed     one row of all tokens: no layer gets padding, attention is limited to each text
+packed     one row of all tokens, on a CPU with a little fill, attention is limited to each text
 =========  ===========================================================================================
 
 A layout changes neither the texts of a batch nor the vectors of a text. On a CPU attention of packed rows is
@@ -161,8 +161,9 @@ def equalize_groups(parts: list[Tensor], device: torch.device) -> list[Tensor]:
 def fill_count(tokens: int) -> int:
     """Returns how many tokens of fill, at most 6 %, follow the packed rows on a CPU.
 
-    OneDNN makes and keeps kernels for each number of tokens. With fill there are only 16 numbers of tokens between a
-    power of 2 and the next: after 150 steps of 128 short texts, a process had 1,440 MiB in place of 2,810.
+    OneDNN makes and keeps kernels for each number of tokens. With fill there are only 16 numbers of tokens
+    between a power of 2 and the next: after 150 steps of 128 short texts, a process had 1,440 MiB in place of
+    2,810.
 
     Example:
         >>> [(tokens, fill_count(tokens)) for tokens in (0, 17, 65, 2000)]
