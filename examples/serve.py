@@ -77,6 +77,7 @@ class Batcher:
         self.functions, self.limits = dict(functions), limits
         self.waiting: deque[Job] = deque()
         self.arrived = asyncio.Event()
+        self.has_company = True  # whether the last batch had several jobs, or a job arrived meanwhile
         self.counts: Counter[str] = Counter(batches=0, tokens=0, texts=0, truncated=0)
 
     async def compute(
@@ -109,6 +110,7 @@ class Batcher:
                         job.result.set_exception(result)
                     else:
                         job.result.set_result(result)
+                self.has_company = len(batch) > 1 or bool(self.waiting)
                 texts, tokens = sum(len(job.items) for job in batch), sum(job.tokens for job in batch)
                 self.counts.update(batches=bool(batch), texts=texts, tokens=tokens)
 
@@ -116,8 +118,9 @@ class Batcher:
         """Waits for a job, then a short time for more. Returns the jobs of a batch, sorted by kind."""
         await self.arrived.wait()
         most, batch, tokens = self.limits.max_tokens_per_batch, list[Job](), 0
+        wait = self.limits.max_wait_ms / 1000 if self.has_company else 0
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(self.waiting[0].arrival + self.limits.max_wait_ms / 1000):
+            async with asyncio.timeout_at(self.waiting[0].arrival + wait):
                 while sum(job.tokens for job in self.waiting) < most:
                     self.arrived.clear()
                     await self.arrived.wait()

@@ -283,6 +283,35 @@ def test_vectors_that_are_not_finite_fail_only_their_own_request(model: Sentence
         assert figures(client)["serve_batches_total"] == 2
 
 
+def test_a_request_waits_for_others_only_if_the_last_one_had_company(model: SentenceEncoder) -> None:
+    release, found = threading.Event(), {}
+
+    def encode(texts: list[str]) -> Any:
+        found[texts[0]] = batcher.has_company
+        if texts == ["second"]:
+            release.wait(10)
+        return model.encode(texts)
+
+    def ask(text: str) -> int:
+        return client.post("/embed", json={"texts": [text]}).status_code
+
+    app = serve.create_app(model, serve.Limits(max_wait_ms=0))
+    batcher = app.state.batcher
+    with TestClient(app) as client, ThreadPoolExecutor(2) as threads:
+        functions(client)["none"] = encode
+        assert ask("first") == 200
+        answers = [threads.submit(ask, "second")]
+        while "second" not in found:
+            time.sleep(0.01)
+        answers.append(threads.submit(ask, "third"))
+        while not figures(client)["serve_queue_length"]:
+            time.sleep(0.01)
+        release.set()
+        assert [answer.result() for answer in answers] == [200, 200]
+        assert ask("fourth") == 200
+    assert found == {"first": True, "second": False, "third": True, "fourth": False}
+
+
 def test_the_drift_is_of_the_last_texts_and_of_the_training_texts(
     client: TestClient, model: SentenceEncoder
 ) -> None:
