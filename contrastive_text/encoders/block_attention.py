@@ -27,6 +27,8 @@ _LONGEST_BFLOAT16 = 512
 Torch's kernel takes 1.6 to 1.9 times as long for rows of 129 to 512 tokens. In training it is used all the same:
 the passes of a step in chunks, with and without gradients, have one kernel.
 """
+_FEW = 64
+"""Number of tokens in all up to which blocks take longer outside training than torch's kernel."""
 _SIMILAR = 0.7
 """Least length of a row of a block, as a share of the block's longest row."""
 
@@ -102,18 +104,22 @@ def uses_blocks(longest: int, states: Tensor, dropout: float, training: bool) ->
 
     Args:
         longest: Length of the longest row.
-        states: The queries.
+        states: The queries, (1, heads, T, head size).
         dropout: Probability that an attention weight is dropped; torch's kernel has no dropout on a CPU.
         training: Whether the layer is in training.
 
     Example:
-        >>> uses_blocks(200, torch.ones(1), dropout=0.1, training=True)
+        >>> states = torch.ones(1, 2, 300, 4)
+        >>> uses_blocks(200, states, dropout=0.1, training=True)
         True
-        >>> uses_blocks(200, torch.ones(1), dropout=0.0, training=False)
+        >>> uses_blocks(200, states, dropout=0.0, training=False)
         False
     """
-    is_fast = states.dtype == torch.bfloat16 and not training and not torch.is_grad_enabled()
-    return bool(dropout) or longest <= (_LONGEST_BFLOAT16 if is_fast else _LONGEST)
+    if training or torch.is_grad_enabled():
+        return bool(dropout) or longest <= _LONGEST
+    if states.shape[2] <= _FEW and not dropout:
+        return False
+    return bool(dropout) or longest <= (_LONGEST_BFLOAT16 if states.dtype == torch.bfloat16 else _LONGEST)
 
 
 def rows_in_blocks(

@@ -19,8 +19,11 @@ from torch.overrides import TorchFunctionMode
 
 from contrastive_text.core.machine import has_fast_layers
 
-_ROWS = 32
-"""Least number of rows of values. For fewer rows it takes too long to reorder the weights."""
+_ROWS = 128
+"""Least number of tokens, and of rows of a layer's values.
+
+For fewer it takes too long to reorder the weights, and to call a function of Python for every function of torch.
+"""
 
 _this_thread = threading.local()
 
@@ -47,25 +50,27 @@ def uses_onednn(model: nn.Module) -> bool:
     return has_fast_layers() and not is_compiled and not torch.is_autocast_enabled("cpu")
 
 
-def onednn_products(model: nn.Module, device: torch.device) -> AbstractContextManager[object]:
+def onednn_products(model: nn.Module, values: Tensor) -> AbstractContextManager[object]:
     """Makes linear layers in float32 compute by oneDNN inside the block.
 
-    Values and gradients equal those of torch up to rounding; there is no second derivative. Layers with less than
-    32 rows of values are left to torch. Inside ``prepacked`` nothing changes.
+    Values and gradients equal those of torch up to rounding; there is no second derivative. Inputs of less than
+    128 tokens, and layers with less than 128 rows of values, are left to torch. Inside ``prepacked`` nothing
+    changes.
 
     Args:
         model: A network.
-        device: Device of the network.
+        values: Input of the network, such as its token ids.
 
     Example:
         >>> layer, values = nn.Linear(3, 2), torch.randn(300, 3)
-        >>> with onednn_products(layer, values.device):
+        >>> with onednn_products(layer, values):
         ...     output = layer(values)
         >>> torch.allclose(output, layer(values), atol=1e-5)
         True
     """
     has_mode = getattr(_this_thread, "has_mode", False)
-    return _Products() if device.type == "cpu" and not has_mode and uses_onednn(model) else nullcontext()
+    is_large = values.device.type == "cpu" and values.numel() >= _ROWS
+    return _Products() if is_large and not has_mode and uses_onednn(model) else nullcontext()
 
 
 class _Products(OneDnnMode):

@@ -386,7 +386,7 @@ class TransformerEncoder(Encoder):
             training_threads[self] = get_ident()  # valid until the encoder is in evaluation mode
         # Checkpointed layers run once more in the backward pass, outside this block.
         is_once = not (self.training and self.gradient_checkpointing)
-        products = onednn_products(self.model, inputs["input_ids"].device) if is_once else nullcontext()
+        products = onednn_products(self.model, inputs["input_ids"]) if is_once else nullcontext()
         with _altered_embeddings(self.model, alter, mask), products:
             output = self.model(**inputs, **self._options, output_hidden_states=layers != (-1,))
         if layers == (-1,):

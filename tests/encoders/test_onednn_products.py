@@ -14,8 +14,6 @@ from contrastive_text.encoders import onednn_products as room
 from contrastive_text.encoders.onednn_products import onednn_products
 from contrastive_text.encoders.prepacked import prepacked
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +63,7 @@ def test_every_architecture_has_the_values_and_the_gradient_of_torch(
 def test_a_layer_has_only_the_gradients_that_are_asked_for(has_bias: bool, products: list[torch.Size]) -> None:
     layer, values = nn.Linear(4, 3, bias=has_bias), torch.randn(2, 5, 4, requires_grad=True)
     asked = [values, *layer.parameters()]
-    with onednn_products(layer, CPU):
+    with onednn_products(layer, values):
         output = layer(values)
     found = torch.autograd.grad(output.square().sum(), asked)
     assert products == [(2, 5, 4), (2, 5, 3), (3, 10)]
@@ -73,14 +71,14 @@ def test_a_layer_has_only_the_gradients_that_are_asked_for(has_bias: bool, produ
         torch.testing.assert_close(ours, theirs)
     del products[:]
     layer.requires_grad_(False)
-    with onednn_products(layer, CPU):
+    with onednn_products(layer, values):
         layer(values).sum().backward()
     assert products == [(2, 5, 4), (2, 5, 3)]
 
 
 def test_a_second_derivative_is_refused() -> None:
     layer, values = nn.Linear(4, 3), torch.randn(5, 4, requires_grad=True)
-    with onednn_products(layer, CPU):
+    with onednn_products(layer, values):
         output = layer(values)
     (gradient,) = torch.autograd.grad(output.square().sum(), values, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -91,7 +89,7 @@ def test_layers_that_are_left_to_torch(products: list[torch.Size], monkeypatch: 
     layer, values = nn.Linear(4, 3), torch.randn(5, 4)
 
     def call(layer: nn.Module, values: torch.Tensor) -> None:
-        with onednn_products(layer, values.device):
+        with onednn_products(layer, values):
             layer(values)
 
     call(layer, values)
@@ -102,7 +100,7 @@ def test_layers_that_are_left_to_torch(products: list[torch.Size], monkeypatch: 
         call(layer, values)
     with torch.no_grad(), prepacked(layer):
         call(layer, values)
-    with onednn_products(layer, CPU):
+    with onednn_products(layer, values):
         thread = Thread(target=layer, args=(values,))
         thread.start()
         thread.join()
