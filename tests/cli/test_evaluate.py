@@ -95,6 +95,7 @@ def test_several_suites_share_an_encoder_and_an_object(
     (linear,) = found["sts-pearson"]["models"].values()
     pairs = find_sts(data)["STS-B"]
     assert isinstance(pairs, STSPairs)
+    embed = CachedEncoder(embed.model)  # vectors of few tokens at a time, as in other tests, round differently
     expected_of = pearsonr(pair_cosines(embed, pairs).numpy(), pairs.gold.numpy()).statistic
     assert linear["tasks"][5]["score"] == pytest.approx(100 * expected_of, abs=1e-6)  # float32 vectors
     assert linear["tasks"][5]["metric"] == "pearson"
