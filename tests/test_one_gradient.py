@@ -43,6 +43,7 @@ from contrastive_text import losses, objectives, poolers, training
 from contrastive_text.core.distributed import sum_over_ranks
 from contrastive_text.core.types import NO_LABEL
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.packing import fill_count
 from contrastive_text.losses import BatchLoss, Loss, RankLoss, ScoreLoss, SoftmaxLoss
 from contrastive_text.objectives import ColumnPart, Contrastive, MaskedLM, Objective, Scorer
 from contrastive_text.objectives.terms import Terms
@@ -158,6 +159,7 @@ def check_seen(execution: Execution, seen: Seen) -> None:
         assert all(block == 1 for block, _ in seen.shapes), execution
         assert not any(seen.masks), execution
         read, expected = sum(length for _, length in first), seen.tokens
+        assert not any(fill_count(length) for _, length in seen.shapes), execution
         if expected < read < expected * 17 / 16:  # fill
             read = expected
     else:

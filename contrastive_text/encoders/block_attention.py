@@ -115,11 +115,13 @@ def uses_blocks(longest: int, states: Tensor, dropout: float, training: bool) ->
         >>> uses_blocks(200, states, dropout=0.0, training=False)
         False
     """
+    if dropout:
+        return True
     if training or torch.is_grad_enabled():
-        return bool(dropout) or longest <= _LONGEST
-    if states.shape[2] <= _FEW and not dropout:
-        return False
-    return bool(dropout) or longest <= (_LONGEST_BFLOAT16 if states.dtype == torch.bfloat16 else _LONGEST)
+        return longest <= _LONGEST
+    return states.shape[2] > _FEW and longest <= (
+        _LONGEST_BFLOAT16 if states.dtype == torch.bfloat16 else _LONGEST
+    )
 
 
 def rows_in_blocks(
