@@ -310,6 +310,11 @@ def test_a_request_waits_for_others_only_if_the_last_one_had_company(model: Sent
         assert [answer.result() for answer in answers] == [200, 200]
         assert ask("fourth") == 200
     assert found == {"first": True, "second": False, "third": True, "fourth": False}
+    app = serve.create_app(model, serve.Limits(max_wait_ms=10**7))
+    app.state.batcher.has_company = False
+    with ThreadPoolExecutor(1) as threads, TestClient(app) as client:
+        response = threads.submit(client.post, "/embed", json={"texts": ["alone"]})
+        assert response.result(timeout=60).status_code == 200
 
 
 def test_the_drift_is_of_the_last_texts_and_of_the_training_texts(
