@@ -27,7 +27,7 @@ from contrastive_text.data.training_set import sibling_rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.asymmetric import is_saved
 from contrastive_text.encoders.static import StaticEncoder, static_folder
-from contrastive_text.encoders.transformer import TokenHead
+from contrastive_text.encoders.token_head import TokenHead
 from contrastive_text.heads import FineTuningHead, Head, StackHead, describe_stack
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts, read_prompts
 from contrastive_text.inference.model_parts import pooler_name
