@@ -76,11 +76,11 @@ class Usage(NamedTuple):
 def load(job: Job) -> Any:  # Any: contrastive_text is imported late
     """Returns the model of a job."""
     from contrastive_text import SentenceEncoder
-    from contrastive_text.encoders import onednn_products
+    from contrastive_text.encoders import prepacked
 
     torch.set_num_threads(job.threads)
     if job.packed:
-        vars(onednn_products)["has_fast_layers"] = lambda: True
+        vars(prepacked)["has_fast_packed_layers"] = lambda: True
     return SentenceEncoder.from_pretrained(job.encoder, backend=job.backend, device="cpu")
 
 

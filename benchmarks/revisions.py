@@ -57,7 +57,8 @@ def encode(job: Job, turn: Turn) -> None:
 
     assert Path(job.source) in Path(contrastive_text.__file__).parents, contrastive_text.__file__
     if job.packed:
-        vars(contrastive_text.core.machine)["has_fast_layers"] = lambda: True  # before the encoders import it
+        for name in ("has_fast_packed_layers", "has_fast_layers"):  # an older revision has the latter alone
+            vars(contrastive_text.core.machine)[name] = lambda: True  # before the encoders import it
     model = contrastive_text.SentenceEncoder.from_pretrained(job.encoder, backend=job.backend, device="cpu")
     model.encode(job.calls[0])  # a graph is made by the first call
     turn.loaded()

@@ -41,21 +41,18 @@ class OneDnnMode(TorchFunctionMode):
         _this_thread.has_mode = False
 
 
-def uses_onednn(model: nn.Module) -> bool:
-    """Returns whether oneDNN is to compute the layers of a network on the CPU.
-
-    It is not under autocast, for a compiled network, and on a processor without AVX-512.
-    """
+def takes_onednn(model: nn.Module) -> bool:
+    """Returns whether oneDNN can compute the layers of a network: not under autocast, nor if it is compiled."""
     is_compiled = any(part._compiled_call_impl is not None for part in model.modules())
-    return has_fast_layers() and not is_compiled and not torch.is_autocast_enabled("cpu")
+    return not is_compiled and not torch.is_autocast_enabled("cpu")
 
 
 def onednn_products(model: nn.Module, values: Tensor) -> AbstractContextManager[object]:
     """Makes linear layers in float32 compute by oneDNN inside the block.
 
     Values and gradients equal those of torch up to rounding; there is no second derivative. Inputs of less than
-    128 tokens, and layers with less than 128 rows of values, are left to torch. Inside ``prepacked`` nothing
-    changes.
+    128 tokens, and layers with less than 128 rows of values, are left to torch, as are all layers in a compiled
+    network, under autocast, and on a processor without AVX-512. Inside ``prepacked`` nothing changes.
 
     Args:
         model: A network.
@@ -70,7 +67,8 @@ def onednn_products(model: nn.Module, values: Tensor) -> AbstractContextManager[
     """
     has_mode = getattr(_this_thread, "has_mode", False)
     is_large = values.device.type == "cpu" and values.numel() >= _ROWS
-    return _Products() if is_large and not has_mode and uses_onednn(model) else nullcontext()
+    is_faster = is_large and not has_mode and has_fast_layers() and takes_onednn(model)
+    return _Products() if is_faster else nullcontext()
 
 
 class _Products(OneDnnMode):

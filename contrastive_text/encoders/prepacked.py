@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
-from contrastive_text.encoders.onednn_products import OneDnnMode, uses_onednn
+from contrastive_text.core.machine import has_fast_packed_layers
+from contrastive_text.encoders.onednn_products import OneDnnMode, takes_onednn
 
 _GELU_BLOCK = {"dense", "intermediate_act_fn"}
 """Submodules of the first half of a feed-forward block in BERT and its relatives, which run in this order."""
@@ -33,12 +34,13 @@ def prepacked(model: nn.Module) -> AbstractContextManager[object]:
     The copies take as much memory as the weights. Making them takes as long as encoding about 300 tokens. They
     exist as long as a context uses them, so that no change of a weight is missed, and a thread holds at most one
     copy. Layers keep their own weights if they aren't plain layers in float32 or bfloat16, in a compiled network,
-    under autocast, and on a processor without AVX-512.
+    under autocast, and on a processor without AVX2 or AVX-512.
 
     Args:
         model: A network on the CPU. Its passes in the context have no gradient.
     """
-    return _Prepacked(list(model.modules())) if uses_onednn(model) else nullcontext()
+    is_faster = has_fast_packed_layers() and takes_onednn(model)
+    return _Prepacked(list(model.modules())) if is_faster else nullcontext()
 
 
 class _Prepacked(OneDnnMode):

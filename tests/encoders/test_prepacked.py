@@ -21,7 +21,7 @@ from contrastive_text.encoders.prepacked import prepacked
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs on this processor too, whatever it is."""
-    monkeypatch.setattr("contrastive_text.encoders.onednn_products.has_fast_layers", mkldnn.is_available)
+    monkeypatch.setattr(room, "has_fast_packed_layers", mkldnn.is_available)
 
 
 @pytest.fixture
@@ -120,9 +120,12 @@ def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
     assert cosines.min() > (1 - 1e-6 if dtype == torch.float32 else 1 - 1e-3)  # bfloat16 has 8 bits
 
 
-@pytest.mark.parametrize(("capability", "packs"), [("AVX512", True), ("AVX2", False), ("DEFAULT", False)])
-def test_layers_are_packed_with_the_instructions_that_make_it_faster(
-    monkeypatch: pytest.MonkeyPatch, capability: str, packs: bool
+@pytest.mark.parametrize(
+    ("capability", "packs", "trains"), [("AVX512", True, True), ("AVX2", True, False), ("DEFAULT", False, False)]
+)
+def test_onednn_is_used_with_the_instructions_that_make_it_faster(
+    monkeypatch: pytest.MonkeyPatch, capability: str, packs: bool, trains: bool
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert machine.has_fast_layers() == (packs and machine.has_onednn())
+    assert machine.has_fast_packed_layers() == (packs and machine.has_onednn())
+    assert machine.has_fast_layers() == (trains and machine.has_onednn())

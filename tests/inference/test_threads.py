@@ -27,7 +27,7 @@ from contrastive_text.core import machine
 from contrastive_text.core.batch import Hidden
 from contrastive_text.core.machine import one_thread
 from contrastive_text.data.batching import collate_texts
-from contrastive_text.encoders import TransformerEncoder, onednn_products
+from contrastive_text.encoders import TransformerEncoder, onednn_products, prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.index import Index
 from contrastive_text.inference.runtimes import BACKENDS
@@ -52,9 +52,9 @@ def model(bert: str) -> SentenceEncoder:
 @pytest.fixture(params=["packed", pytest.param("unpacked", marks=pytest.mark.slow)])
 def packing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs weights for the longer half of the calls or for none, whatever this processor is."""
-    monkeypatch.setattr(
-        onednn_products, "has_fast_layers", mkldnn.is_available if request.param == "packed" else lambda: False
-    )
+    is_packed = request.param == "packed"
+    for module, name in ((prepacked, "has_fast_packed_layers"), (onednn_products, "has_fast_layers")):
+        monkeypatch.setattr(module, name, mkldnn.is_available if is_packed else lambda: False)
     monkeypatch.setattr("contrastive_text.inference.encoding._PREPACKED_FROM", 200)
 
 
