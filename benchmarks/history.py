@@ -1,12 +1,13 @@
-"""Shows figures of the benchmarks over dates, from ``benchmarks/results/*.json``.
+"""Shows figures of the benchmarks over dates and processors, from ``benchmarks/results/*.json``.
 
     python benchmarks/history.py                                    # names of all figures
     python benchmarks/history.py train-step 32 float32 seconds      # those whose names have all these words
     python benchmarks/history.py ours seconds --over "train-step 32 float32 sentence-transformers seconds"
 
 A figure's name is that of its result, the keys on the way to it, and what its row says of itself. Of several
-values, those of the rounds, the median is shown. Seconds of two machines can't be held against each other:
-``--over`` divides each figure by another one of its date.
+values, those of the rounds, the median is shown. A column is of one date and one processor, which results before
+2026-11-29 don't name. Seconds of two machines can't be held against each other: ``--over`` divides each figure by
+another one of its column.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def figures(value: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, floa
 
 
 def read(folder: Path) -> dict[str, dict[str, float]]:
-    """Returns name -> date -> the median of a figure.
+    """Returns name -> date, with the processor if the result names it -> the median of a figure.
 
     Example:
         >>> import tempfile
@@ -69,17 +70,19 @@ def read(folder: Path) -> dict[str, dict[str, float]]:
     """
     found: dict[str, dict[str, list[float]]] = {}
     for path in sorted(folder.glob("????-??-??-*.json")):
-        date, what = path.stem[:10], path.stem[11:]
-        kept = json.loads(path.read_text())
+        column, what, kept = path.stem[:10], path.stem[11:], json.loads(path.read_text())
+        if isinstance(kept, dict) and "processor" in kept:
+            column, what = f"{column}, {kept['processor']}", kept["what"]
         for name, value in figures(kept["rows"] if isinstance(kept, dict) and "rows" in kept else kept, (what,)):
-            found.setdefault(name, {}).setdefault(date, []).append(value)
+            found.setdefault(name, {}).setdefault(column, []).append(value)
     return {
-        name: {date: statistics.median(values) for date, values in dates.items()} for name, dates in found.items()
+        name: {column: statistics.median(values) for column, values in columns.items()}
+        for name, columns in found.items()
     }
 
 
 def table(known: Mapping[str, Mapping[str, float]], wanted: Sequence[str], over: str | None = None) -> list[str]:
-    """Returns the figures as rows, the dates as columns.
+    """Returns the figures as rows, dates and processors as columns.
 
     Example:
         >>> known = {"loss a": {"2026-01-01": 2.0}, "loss b": {"2026-01-01": 4.0, "2026-01-02": 1.0}}
@@ -88,18 +91,18 @@ def table(known: Mapping[str, Mapping[str, float]], wanted: Sequence[str], over:
         | --- | --- | --- |
         | loss b | 2 |  |
     """
-    dates = sorted({date for name in wanted for date in known[name]})
+    columns = sorted({column for name in wanted for column in known[name]})
     below = None if over is None else known[over]
     cells = []
     for name in wanted:
-        row = [known[name].get(date) for date in dates]
+        row = [known[name].get(column) for column in columns]
         if below is not None:
             row = [
-                value / below[date] if value is not None and below.get(date) else None
-                for date, value in zip(dates, row, strict=True)
+                value / below[column] if value is not None and below.get(column) else None
+                for column, value in zip(columns, row, strict=True)
             ]
         cells.append([name, *("" if value is None else f"{value:.4g}" for value in row)])
-    return markdown([f"over {over}" if over else "figure", *dates], cells)
+    return markdown([f"over {over}" if over else "figure", *columns], cells)
 
 
 def main() -> None:

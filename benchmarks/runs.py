@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import yaml
+from machines import cpuinfo, processor_of
 
 from contrastive_text.cli import run
 
@@ -152,7 +153,7 @@ def publish(
     configuration: Mapping[str, Any],
     folder: Path = RESULTS,
 ) -> Path:
-    """Writes a dated table and its JSON, each in one go.
+    """Writes a dated table and its JSON, which names the processor of this machine, each in one go.
 
     Args:
         what: Of the file's name, what stands after the date.
@@ -165,7 +166,8 @@ def publish(
     path = folder / f"{datetime.date.today().isoformat()}-{what}.md"
     folder.mkdir(parents=True, exist_ok=True)
     _write(path, "\n".join(lines) + "\n")
-    kept = {"configuration": nameless(configuration), "rows": rows}
+    processor = processor_of(cpuinfo())
+    kept = {"what": what, "processor": processor, "configuration": nameless(configuration), "rows": rows}
     _write(path.with_suffix(".json"), json.dumps(kept, indent=1) + "\n")
     return path
 
