@@ -25,8 +25,8 @@ LABELS = ("max length", "texts", "rows", "ranks", "lines", "queries", "documents
 """Numbers that say what a row is of; others are figures."""
 POOLED = ("round", "seed")
 """Numbers of repetitions, whose figures are one."""
-SAID = ("cosines with", "lengths")
-"""Words that describe a whole result and are no part of its figures' names."""
+SAID = ("cosines with", "lengths", "encoder", "place", "rate", "against", "steps of SimCSE")
+"""Keys of words that describe a result or repeat its figures, and are no part of its figures' names."""
 
 
 def figures(value: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:  # Any: what JSON holds
