@@ -64,7 +64,7 @@ def read_status(status: str, field: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def cpuinfo() -> str:
+def read_cpuinfo() -> str:
     """Returns ``/proc/cpuinfo``, or nothing where there is no such file."""
     path = Path("/proc/cpuinfo")
     return path.read_text() if path.exists() else ""
@@ -105,7 +105,7 @@ def machine(threads: int, device: str) -> str:
         name = torch.cuda.get_device_name()
         where = f"{name}, bfloat16 {'yes' if torch.cuda.is_bf16_supported() else 'no'}"
     else:
-        info = cpuinfo()
+        info = read_cpuinfo()
         where = f"{processor_of(info)}, {os.cpu_count()} cores, bfloat16 instructions: {bf16_of(info)}"
         where += f"; {threads} thread{'s' if threads > 1 else ''}"
     found = [f"{name} {version}" for name in PACKAGES if (version := _version(name)) is not None]

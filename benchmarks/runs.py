@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import yaml
-from machines import cpuinfo, processor_of
+from machines import processor_of, read_cpuinfo
 
 from contrastive_text.cli import run
 
@@ -166,7 +166,7 @@ def publish(
     path = folder / f"{datetime.date.today().isoformat()}-{what}.md"
     folder.mkdir(parents=True, exist_ok=True)
     _write(path, "\n".join(lines) + "\n")
-    processor = processor_of(cpuinfo())
+    processor = processor_of(read_cpuinfo())
     kept = {"what": what, "processor": processor, "configuration": nameless(configuration), "rows": rows}
     _write(path.with_suffix(".json"), json.dumps(kept, indent=1) + "\n")
     return path

@@ -101,15 +101,21 @@ def test_a_smoke_run_leaves_figures_of_ours_and_the_peers(name: str, tmp_path: P
     assert all(value > 0 for columns in taken.values() for value in columns.values())
     assert len(taken) > 1, "no peer"
     (column,) = {column for columns in taken.values() for column in columns}
-    assert column == f"{table.name[:10]}, {machines.processor_of(machines.cpuinfo())}"
+    assert column == f"{table.name[:10]}, {machines.processor_of(machines.read_cpuinfo())}"
 
 
 def test_every_result_has_figures_of_its_date() -> None:
     known = history.read(history.RESULTS)
-    results = {path.stem[11:] for path in history.RESULTS.glob("*.json")}
-    shown = {name.partition(" ")[0] for name in known}
-    assert shown <= results
-    assert all(result.startswith(tuple(shown)) for result in results)  # a file may name the processor too
+    shown = {(name.partition(" ")[0], column) for name, columns in known.items() for column in columns}
+    expected = set()
+    for path in history.RESULTS.glob("*.json"):
+        column, what, kept = path.stem[:10], path.stem[11:], json.loads(path.read_text())
+        if isinstance(kept, dict) and "processor" in kept:
+            assert f"{what}-".startswith(f"{kept['what']}-")  # the file may name the processor too
+            column, what = f"{column}, {kept['processor']}", kept["what"]
+        assert (what, column) not in expected, "two files have the same figures"
+        expected.add((what, column))
+    assert shown == expected
     assert known["train-step 32 float32 ours seconds"]["2026-11-22"] > 0
 
 
