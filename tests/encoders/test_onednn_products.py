@@ -19,6 +19,7 @@ from contrastive_text.encoders.prepacked import prepacked
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uses oneDNN on this processor too, whatever it is, and for few rows."""
     monkeypatch.setattr(room, "has_fast_layers", mkldnn.is_available)
+    monkeypatch.setattr("contrastive_text.encoders.prepacked.has_fast_packed_layers", mkldnn.is_available)
     monkeypatch.setattr(room, "_ROWS", 1)
 
 
