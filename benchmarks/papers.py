@@ -46,7 +46,7 @@ class Finding(NamedTuple):
 
     Args:
         said: The paper's finding.
-        better: Study and labels of the cell that is better; of a label what stands before its arguments.
+        better: Study and labels of the cell that is better; of a label its arguments may be left out.
         worse: Those of the other one.
     """
 
@@ -106,6 +106,7 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
     simcse += ["--data.train", str(options.sentences), *dev, *score]
     consert = ["--recipe", "consert", *encoder, *dev, *score, "--data.train", str(options.consert)]
     consert += words("--model.schedule.warmup_ratio 0.1")
+    of_cls = [*simcse, "--model.pooler", "CLSPooler"]
     steps = short(75, "1e-4")
     views = "none,ShufflePositions,FeatureCutoff(rate=0.2)"
     declutr = ["--config", str(ROOT / "benchmarks" / "small.yaml"), *encoder, *dev, *score]
@@ -120,6 +121,36 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
         "simcse-table-1": Study(
             "SimCSE, Table 1: augmentation in place of dropout alone",
             [*simcse, "--vary", f"model.views.positive={augmented}"],
+            seeds=3,
+        ),
+        "simcse-table-2": Study(
+            "SimCSE, Table 2: the next sentence in place of the sentence itself",
+            [*simcse, *words("--vary data.task.pairing=SameText,Neighbors(reach=1),Neighbors(reach=3)")],
+            seeds=3,
+        ),
+        "simcse-table-3": Study(
+            "SimCSE, Table 3: probability of dropout",
+            [*simcse, *words("--vary model.encoder.dropout=0,0.01,0.05,0.1,0.15,0.2,0.5")],
+            seeds=3,
+        ),
+        "simcse-table-3-mask": Study(
+            "SimCSE, Table 3: the same mask for both copies",
+            [*simcse, *words("--vary model.views.positive=FixedDropout")],
+            seeds=3,
+        ),
+        "simcse-table-6": Study(
+            "SimCSE, Table 6: [CLS] with an MLP and without",
+            [*of_cls, *words("--vary model.head=TanhHead(train_only=False),none")],
+            seeds=3,
+        ),
+        "simcse-table-6-in-training": Study(
+            "SimCSE, Table 6: [CLS] with an MLP in training only",
+            [*of_cls, *words("--vary model.objectives.contrastive.head=TanhHead(train_only=True)")],
+            seeds=3,
+        ),
+        "simcse-table-6-means": Study(
+            "SimCSE, Table 6: means of token vectors",
+            [*simcse, *words("--vary model.pooler=FirstLastPooler(first=block_1),MeanPooler")],
             seeds=3,
         ),
         "consert-figure-7": Study(
@@ -165,6 +196,10 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
                 *words("--trainer.val_check_interval 0.3333 --data.num_workers 0"),
                 *words("--vary data.batch_size=16,48,96,192,288"),
             ],
+        ),
+        "consert-dropout": Study(
+            "ConSERT: the encoder's dropout",
+            [*consert, *steps, *words("--vary model.encoder.dropout=0.0,0.1")],
         ),
         **cs224n(options, encoder),
     }
@@ -237,12 +272,14 @@ class Cells:
         return [(tuple(map(str, cell["labels"].values())), by_seed(cell, counts)) for cell in cells]
 
     def scores(self, cell: Sequence[str]) -> dict[int, float]:
-        """Returns seed -> score of a cell, named by its study and its labels without their arguments."""
+        """Returns seed -> score of a cell, named by its study and its labels, with or without their arguments."""
         name, *labels = cell
         if name not in self.tables:
             return {}
         found = [
-            scores for each, scores in self.of(name) if [label.partition("(")[0] for label in each] == labels
+            scores
+            for each, scores in self.of(name)
+            if all(wanted in (label, label.partition("(")[0]) for wanted, label in zip(labels, each, strict=True))
         ]
         assert len(found) == 1, f"expected one cell {cell}, got {len(found)}"
         return found[0]
@@ -291,6 +328,25 @@ FINDINGS = (
     Finding("> deletion 10 %", ("simcse-table-1", "none"), ("simcse-table-1", "DeleteTokens")),
     Finding("> one word deleted", ("simcse-table-1", "none"), ("simcse-table-1", "DeleteOneWord")),
     Finding("> 15 % by an MLM", ("simcse-table-1", "none"), ("simcse-table-1", "ContextualSubstitute")),
+    Finding("> the next sentence", ("simcse-table-2", "SameText"), ("simcse-table-2", "Neighbors(reach=1)")),
+    Finding("dropout 0.1 > 0", ("simcse-table-3", "0.1"), ("simcse-table-3", "0")),
+    Finding("dropout 0.1 > 0.5", ("simcse-table-3", "0.1"), ("simcse-table-3", "0.5")),
+    Finding(
+        "dropout 0.1 > the same mask for both copies",
+        ("simcse-table-3", "0.1"),
+        ("simcse-table-3-mask", "FixedDropout"),
+    ),
+    Finding(
+        "an MLP in training only > an MLP",
+        ("simcse-table-6-in-training", "TanhHead"),
+        ("simcse-table-6", "TanhHead"),
+    ),
+    Finding("an MLP > none", ("simcse-table-6", "TanhHead"), ("simcse-table-6", "none")),
+    Finding(
+        "[CLS] with an MLP in training only > mean of first and last layer",
+        ("simcse-table-6-in-training", "TanhHead"),
+        ("simcse-table-6-means", "FirstLastPooler"),
+    ),
     Finding(
         "ConSERT: temperature 0.08 > 0.03, best from 0.08 to 0.12",
         ("consert-figure-7", "0.08"),

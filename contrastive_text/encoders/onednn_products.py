@@ -51,8 +51,8 @@ def onednn_products(model: nn.Module, values: Tensor) -> AbstractContextManager[
     """Makes linear layers in float32 compute by oneDNN inside the block.
 
     Values and gradients equal those of torch up to rounding; there is no second derivative. Inputs of less than
-    128 tokens, and layers with less than 128 rows of values, are left to torch, as are all layers in a compiled
-    network, under autocast, and on a processor without AVX-512. Inside ``prepacked`` nothing changes.
+    128 tokens, and layers with less than 128 rows of values, are left to torch. So are all layers in a compiled
+    network, under autocast, and on a processor without ``has_fast_layers``. Inside ``prepacked`` nothing changes.
 
     Args:
         model: A network.

@@ -351,8 +351,9 @@ def ragged_attention(
 
     Half precision uses FlashAttention 2 (Dao 2023, https://arxiv.org/abs/2307.08691) on NVIDIA's Ampere or newer.
     Float32, and half precision on older GPUs, use the memory-efficient kernel (Rabe and Staats 2021,
-    https://arxiv.org/abs/2112.05682). Float64, a window in float32 and other devices use padded rows. Shapes and
-    arguments are checked on a CPU; nothing has been run on a GPU so far.
+    https://arxiv.org/abs/2112.05682). Float64, a window in float32 and other devices use padded rows. On
+    an NVIDIA H200 the gradient in float32 and float64 is that of padded rows, up to rounding. Half precision and
+    other GPUs have not been tried.
 
     Args:
         query: (1, heads, T, head size).

@@ -154,7 +154,11 @@ def test_blocks_have_the_gradient_of_attention_with_and_without_dropout(
 
 
 @torch.no_grad()
-def test_long_rows_in_bfloat16_are_in_blocks_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("amx", [False, True])
+def test_long_rows_in_bfloat16_are_in_blocks_outside_training_without_amx(
+    amx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_attention, "has_amx", lambda: amx)
     lengths = torch.tensor([130, 160, 40])
     parts = [each.to(torch.bfloat16) for each in states(int(lengths.sum()), 4)]
     exact = packed_attention(*(each.double() for each in parts), Packing.of(lengths))
@@ -169,7 +173,7 @@ def test_long_rows_in_bfloat16_are_in_blocks_outside_training(monkeypatch: pytes
     packed_attention(*parts, Packing.of(lengths), training=True)
     assert calls == []
     outside = packed_attention(*parts, Packing.of(lengths), training=False)
-    assert calls == [torch.bfloat16]
+    assert calls == [torch.bfloat16] * (not amx)
     # bfloat16 has 8 bits: a score of up to 8 is rounded by up to 2**-6, and its weight by as much of itself.
     for attended in (in_training, outside):
         torch.testing.assert_close(attended.double(), exact, rtol=0, atol=2**-5)

@@ -121,11 +121,18 @@ def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
 
 
 @pytest.mark.parametrize(
-    ("capability", "packs", "trains"), [("AVX512", True, True), ("AVX2", True, False), ("DEFAULT", False, False)]
+    ("processor", "capability", "packs", "trains"),
+    [
+        ("x86_64 AMD EPYC 9V74", "AVX512", True, True),
+        ("x86_64 AMD EPYC 7763", "AVX2", True, False),
+        ("x86_64 AMD EPYC 7763", "DEFAULT", False, False),
+        ("x86_64 Intel(R) Xeon(R) Processor", "AVX512", True, False),
+    ],
 )
-def test_onednn_is_used_with_the_instructions_that_make_it_faster(
-    monkeypatch: pytest.MonkeyPatch, capability: str, packs: bool, trains: bool
+def test_onednn_is_used_where_it_is_faster(
+    monkeypatch: pytest.MonkeyPatch, processor: str, capability: str, packs: bool, trains: bool
 ) -> None:
+    monkeypatch.setattr(machine, "_processor", lambda: processor)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert machine.has_fast_packed_layers() == (packs and machine.has_onednn())
     assert machine.has_fast_layers() == (trains and machine.has_onednn())
