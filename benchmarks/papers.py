@@ -106,7 +106,6 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
     simcse += ["--data.train", str(options.sentences), *dev, *score]
     consert = ["--recipe", "consert", *encoder, *dev, *score, "--data.train", str(options.consert)]
     consert += words("--model.schedule.warmup_ratio 0.1")
-    of_cls = [*simcse, "--model.pooler", "CLSPooler"]
     steps = short(75, "1e-4")
     views = "none,ShufflePositions,FeatureCutoff(rate=0.2)"
     declutr = ["--config", str(ROOT / "benchmarks" / "small.yaml"), *encoder, *dev, *score]
@@ -123,34 +122,33 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
             [*simcse, "--vary", f"model.views.positive={augmented}"],
             seeds=3,
         ),
-        "simcse-table-2": Study(
-            "SimCSE, Table 2: the next sentence in place of the sentence itself",
-            [*simcse, *words("--vary data.task.pairing=SameText,Neighbors(reach=1),Neighbors(reach=3)")],
+        "simcse-table-3-mask": Study(
+            "SimCSE, Table 3: the same mask for both copies",
+            [*simcse, *words("--vary model.views.positive=none,FixedDropout")],
             seeds=3,
         ),
         "simcse-table-3": Study(
             "SimCSE, Table 3: probability of dropout",
-            [*simcse, *words("--vary model.encoder.dropout=0,0.01,0.05,0.1,0.15,0.2,0.5")],
+            [*simcse, *words("--vary model.encoder.dropout=0.1,0,0.5")],
             seeds=3,
         ),
-        "simcse-table-3-mask": Study(
-            "SimCSE, Table 3: the same mask for both copies",
-            [*simcse, *words("--vary model.views.positive=FixedDropout")],
+        "simcse-table-2": Study(
+            "SimCSE, Table 2: the next sentence, or one of the next three, in place of the sentence itself",
+            [*simcse, *words("--vary data.task.pairing=SameText,Neighbors(reach=1),Neighbors(reach=3)")],
+            seeds=3,
+        ),
+        "simcse-table-6-mlp": Study(
+            "SimCSE, Table 6: [CLS] with an MLP in training only, and without",
+            [
+                *simcse,
+                *words("--model.pooler CLSPooler --vary"),
+                "model.objectives.contrastive.head=TanhHead(train_only=True),none",
+            ],
             seeds=3,
         ),
         "simcse-table-6": Study(
-            "SimCSE, Table 6: [CLS] with an MLP and without",
-            [*of_cls, *words("--vary model.head=TanhHead(train_only=False),none")],
-            seeds=3,
-        ),
-        "simcse-table-6-in-training": Study(
-            "SimCSE, Table 6: [CLS] with an MLP in training only",
-            [*of_cls, *words("--vary model.objectives.contrastive.head=TanhHead(train_only=True)")],
-            seeds=3,
-        ),
-        "simcse-table-6-means": Study(
-            "SimCSE, Table 6: means of token vectors",
-            [*simcse, *words("--vary model.pooler=FirstLastPooler(first=block_1),MeanPooler")],
+            "SimCSE, Table 6: [CLS] and means, without an MLP",
+            [*simcse, *words("--vary model.pooler=CLSPooler,FirstLastPooler(first=block_1),MeanPooler")],
             seeds=3,
         ),
         "consert-figure-7": Study(
@@ -328,24 +326,32 @@ FINDINGS = (
     Finding("> deletion 10 %", ("simcse-table-1", "none"), ("simcse-table-1", "DeleteTokens")),
     Finding("> one word deleted", ("simcse-table-1", "none"), ("simcse-table-1", "DeleteOneWord")),
     Finding("> 15 % by an MLM", ("simcse-table-1", "none"), ("simcse-table-1", "ContextualSubstitute")),
-    Finding("> the next sentence", ("simcse-table-2", "SameText"), ("simcse-table-2", "Neighbors(reach=1)")),
+    Finding(
+        "own dropout masks > the same mask for both copies",
+        ("simcse-table-3-mask", "none"),
+        ("simcse-table-3-mask", "FixedDropout"),
+    ),
     Finding("dropout 0.1 > 0", ("simcse-table-3", "0.1"), ("simcse-table-3", "0")),
     Finding("dropout 0.1 > 0.5", ("simcse-table-3", "0.1"), ("simcse-table-3", "0.5")),
     Finding(
-        "dropout 0.1 > the same mask for both copies",
-        ("simcse-table-3", "0.1"),
-        ("simcse-table-3-mask", "FixedDropout"),
+        "the sentence itself > the next one",
+        ("simcse-table-2", "SameText"),
+        ("simcse-table-2", "Neighbors(reach=1)"),
     ),
     Finding(
-        "an MLP in training only > an MLP",
-        ("simcse-table-6-in-training", "TanhHead"),
-        ("simcse-table-6", "TanhHead"),
+        "the sentence itself > one of the next three",
+        ("simcse-table-2", "SameText"),
+        ("simcse-table-2", "Neighbors(reach=3)"),
     ),
-    Finding("an MLP > none", ("simcse-table-6", "TanhHead"), ("simcse-table-6", "none")),
     Finding(
-        "[CLS] with an MLP in training only > mean of first and last layer",
-        ("simcse-table-6-in-training", "TanhHead"),
-        ("simcse-table-6-means", "FirstLastPooler"),
+        "an MLP in training only > none",
+        ("simcse-table-6-mlp", "TanhHead"),
+        ("simcse-table-6-mlp", "none"),
+    ),
+    Finding(
+        "[CLS] > mean of the first and the last layer",
+        ("simcse-table-6", "CLSPooler"),
+        ("simcse-table-6", "FirstLastPooler"),
     ),
     Finding(
         "ConSERT: temperature 0.08 > 0.03, best from 0.08 to 0.12",
