@@ -29,7 +29,6 @@ from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.device_pool import check_devices, map_on_devices
 from contrastive_text.inference.quantization import Precision, quantize
-from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.sparse import SparseVectors, join_rows, to_csr
 from contrastive_text.inference.vector_files import Array
 
@@ -313,9 +312,8 @@ class BlockEncoder:
         parts: list[_Encoded] = []
         truncated = 0
         tokens = sum(text.length for text in templated)
-        is_torchs = not any(isinstance(part, RuntimeEncoder) for part in network.modules())
         with_empty = compute is network and bool(getattr(self.model, "takes_empty_texts", False))
-        is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
+        is_worth_it = device.type == "cpu" and tokens >= _PREPACKED_FROM and self.model.runtime is None
         with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):
                 rows = [templated[i] for i in order[start : start + size]]
