@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.core.machine import has_amx
 from contrastive_text.encoders import block_attention
 from contrastive_text.encoders import packing as kernels
 from contrastive_text.encoders.packing import Packing, natural_positions, packed_attention
@@ -158,6 +159,8 @@ def test_blocks_have_the_gradient_of_attention_with_and_without_dropout(
 def test_long_rows_in_bfloat16_are_in_blocks_outside_training_without_amx(
     amx: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if torch.cpu.get_capabilities().get("amx_bf16") and not has_amx():  # a fault of torch 2.13
+        pytest.skip("with AMX torch's kernel fails if ATEN_CPU_CAPABILITY is below avx512")
     monkeypatch.setattr(block_attention, "has_amx", lambda: amx)
     lengths = torch.tensor([130, 160, 40])
     parts = [each.to(torch.bfloat16) for each in states(int(lengths.sum()), 4)]
