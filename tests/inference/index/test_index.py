@@ -36,9 +36,11 @@ def check_exact(index: Index, model: SentenceEncoder, left: dict[str, str], k: i
     assert index.ids == ids and len(index) == len(ids)
     expected = model.search(QUERIES, texts, top_k=k) if texts else [[]] * len(QUERIES)
     for hits, others in zip(index.search(QUERIES, top_k=k), expected, strict=True):
-        # Batches of other texts sum in another order: float32 with 16 terms. Texts occur several times.
+        # Batches of other texts sum in another order: float32 with 16 terms.
         assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in others], abs=2e-6)
-        assert {hit.text for hit in hits[:-1]} <= {texts[hit.corpus_id] for hit in others}
+        # Texts occur several times. Which texts of the last score are found is up to rounding of both scores.
+        above = {hit.text for hit in hits if hit.score > hits[-1].score + 4e-6}
+        assert above <= {texts[hit.corpus_id] for hit in others}
         assert [hit.text for hit in hits] == [left[hit.id] for hit in hits]
         assert len({hit.id for hit in hits}) == len(hits)
 
