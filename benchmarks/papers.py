@@ -38,7 +38,8 @@ Wikipedia, rate 1e-4; tables 2 and 3 in bfloat16. ConSERT: the recipe at a rate 
 same five sets, scores unread. DeCLUTR: `benchmarks/small.yaml` at a rate of 5e-5, spans of 16 to 63 tokens,
 32 anchors a step. CS224N: `benchmarks/cs224n.yaml`, 100 batches of 16 texts of SST and of STS, 6 % of
 Quora's; the last weights are scored on the development sets. The papers train BERT or RoBERTa for some
-thousand steps: what is not seen here is not refuted. The configuration of every cell is in the JSON."""
+thousand steps: what is not seen here is not refuted. The configuration of every cell is in the JSON. The
+studies ran on several processors."""
 
 
 class Finding(NamedTuple):
@@ -116,41 +117,35 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
         "--data.task.pairing.min_document_tokens 256"
     )
     strategies = ["--vary", "data.task.pairing.strategy=any,subsuming,adjacent"]
+    of_simcse = {
+        "simcse-table-1": (
+            "Table 1: augmentation in place of dropout alone",
+            f"model.views.positive={augmented}",
+        ),
+        "simcse-table-3-mask": (
+            "Table 3: the same mask for both copies",
+            "model.views.positive=none,FixedDropout",
+        ),
+        "simcse-table-3": ("Table 3: probability of dropout", "model.encoder.dropout=0.1,0,0.5"),
+        "simcse-table-2": (
+            "Table 2: the next sentence, or one of the next three, in place of the sentence itself",
+            "data.task.pairing=SameText,Neighbors(reach=1),Neighbors(reach=3)",
+        ),
+        "simcse-table-6-mlp": (
+            "Table 6: [CLS] with an MLP in training only, and without",
+            "model.objectives.contrastive.head=TanhHead(train_only=True),none",
+            *words("--model.pooler CLSPooler"),
+        ),
+        "simcse-table-6": (
+            "Table 6: [CLS] and means, without an MLP",
+            "model.pooler=CLSPooler,FirstLastPooler(first=block_1),MeanPooler",
+        ),
+    }
     return {
-        "simcse-table-1": Study(
-            "SimCSE, Table 1: augmentation in place of dropout alone",
-            [*simcse, "--vary", f"model.views.positive={augmented}"],
-            seeds=3,
-        ),
-        "simcse-table-3-mask": Study(
-            "SimCSE, Table 3: the same mask for both copies",
-            [*simcse, *words("--vary model.views.positive=none,FixedDropout")],
-            seeds=3,
-        ),
-        "simcse-table-3": Study(
-            "SimCSE, Table 3: probability of dropout",
-            [*simcse, *words("--vary model.encoder.dropout=0.1,0,0.5")],
-            seeds=3,
-        ),
-        "simcse-table-2": Study(
-            "SimCSE, Table 2: the next sentence, or one of the next three, in place of the sentence itself",
-            [*simcse, *words("--vary data.task.pairing=SameText,Neighbors(reach=1),Neighbors(reach=3)")],
-            seeds=3,
-        ),
-        "simcse-table-6-mlp": Study(
-            "SimCSE, Table 6: [CLS] with an MLP in training only, and without",
-            [
-                *simcse,
-                *words("--model.pooler CLSPooler --vary"),
-                "model.objectives.contrastive.head=TanhHead(train_only=True),none",
-            ],
-            seeds=3,
-        ),
-        "simcse-table-6": Study(
-            "SimCSE, Table 6: [CLS] and means, without an MLP",
-            [*simcse, *words("--vary model.pooler=CLSPooler,FirstLastPooler(first=block_1),MeanPooler")],
-            seeds=3,
-        ),
+        **{
+            name: Study(f"SimCSE, {said}", [*simcse, "--vary", *varied], seeds=3)
+            for name, (said, *varied) in of_simcse.items()
+        },
         "consert-figure-7": Study(
             "ConSERT, Figure 7: temperature",
             [*consert, *steps, "--vary", "model.objectives.contrastive.loss.temperature=0.03,0.08,0.1,0.12,0.3"],
@@ -194,10 +189,6 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
                 *words("--trainer.val_check_interval 0.3333 --data.num_workers 0"),
                 *words("--vary data.batch_size=16,48,96,192,288"),
             ],
-        ),
-        "consert-dropout": Study(
-            "ConSERT: the encoder's dropout",
-            [*consert, *steps, *words("--vary model.encoder.dropout=0.0,0.1")],
         ),
         **cs224n(options, encoder),
     }
