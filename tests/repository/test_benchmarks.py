@@ -36,7 +36,7 @@ from contrastive_text.training.module import ContrastiveModule
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
-SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss", "machines")
+SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss", "machines", "commits")
 SCRIPTS += (
     "inputs",
     "packed_rows",
