@@ -242,6 +242,20 @@ def test_scores(encoder: SentenceEncoder, sts: Path) -> dict[str, Any]:
     return scores_of({name: pair_cosines(embed, pairs) for name, pairs in tests.items()}, tests)
 
 
+def score_untrained(options: argparse.Namespace) -> None:
+    """Scores the teacher with its own pooler, and the starts with the mean over tokens, before training."""
+    folders = {"teacher": options.teacher, "start": options.encoder, "second start": second_start(options)}
+
+    def row(name: str, folder: Path) -> dict[str, Any]:
+        pooler = None if name == "teacher" else "MeanPooler"
+        scored = test_scores(SentenceEncoder.from_pretrained(folder, pooler), options.sts)
+        return {"name": name, "scores": scored["scores"]}
+
+    for name, folder in folders.items():
+        if folder.exists():
+            keep(options.out / "untrained" / name, partial(row, name, folder))
+
+
 def scores_of(cosines: Mapping[str, torch.Tensor], tests: Mapping[str, STSPairs]) -> dict[str, Any]:
     """Returns the scores of the test sets of given cosines; see ``test_scores``."""
     scores = {task: aggregate(cosines[task], pairs, "all")[0] for task, pairs in tests.items()}
@@ -402,6 +416,7 @@ def run_all(options: argparse.Namespace) -> None:
         start, best = second_start(options), {BASELINE, *list(ranked)[:BEST]}
         jobs = [Job(name, settings[name], seed, start, "second") for name, seed in seeds if name in best]
         list(work_off(jobs, options))
+    score_untrained(options)
 
 
 def time_steps(options: argparse.Namespace) -> None:

@@ -32,7 +32,7 @@ from protocol import (
     settings_of,
     tuned,
 )
-from runs import RESULTS, ROOT, markdown, mean_and_spread, publish
+from runs import RESULTS, ROOT, markdown, mean_and_spread, publish, rows_of
 
 from contrastive_text.metrics.bootstrap import PairedBootstrap, holm
 
@@ -63,15 +63,20 @@ class Place(NamedTuple):
 METHODS_ABOUT = """\
 Test sets: scores of the best validated weights, mean ± standard deviation over seeds. Against SimCSE: over the
 seeds of both methods, 95 % interval over test pairs and seeds together; p by Holm over the methods. Best step: of
-the best validation. Step: seconds of a step, SimCSE's = 1. To SimCSE's best: first validation with a development
-score of SimCSE's best, in SimCSE's steps. Below: groups that can't be separated from their best method."""
+the best validation of each seed, the mean over seeds. Below: groups that can't be separated from their best
+method."""
+COST_ABOUT = """
+Step: seconds of a step, SimCSE's = 1. To SimCSE's best: first validation with a development score of SimCSE's
+best, in SimCSE's steps."""
 PLACES = {
     "tuning": Place(
         "protocol_tuning",
         "# One protocol: tuning, and development scores over steps",
         "Mean of the development scores of STS-B and SICK. The second table has the chosen settings.",
     ),
-    "seeds": Place("protocol", "# Unsupervised sentence embeddings under one protocol", METHODS_ABOUT),
+    "seeds": Place(
+        "protocol", "# Unsupervised sentence embeddings under one protocol", METHODS_ABOUT + COST_ABOUT
+    ),
     "second": Place("protocol_second", "# One protocol: a second start", METHODS_ABOUT),
 }
 
@@ -149,8 +154,10 @@ def step_ratios(results: Path) -> dict[str, float]:
     return {BASELINE: 1.0, **ratios}
 
 
-def method_table(rows: Sequence[Row], settings: Mapping[str, Setting], ratios: Mapping[str, float]) -> list[str]:
-    """Returns the table of the methods: test scores, difference from SimCSE, geometry and cost."""
+def method_table(
+    rows: Sequence[Row], settings: Mapping[str, Setting], ratios: Mapping[str, float] | None = None
+) -> list[str]:
+    """Returns the table of the methods: test scores, difference from SimCSE, geometry, cost if known."""
     methods = by_method(rows)
     others = [name for name in methods if name != BASELINE and BASELINE in methods]
     against = {name: difference(methods[name], methods[BASELINE]) for name in others}
@@ -167,13 +174,21 @@ def method_table(rows: Sequence[Row], settings: Mapping[str, Setting], ratios: M
             cells += [f"{against[name].difference:+.2f} ({low:+.2f} to {high:+.2f})", f"{adjusted[name]:.3f}"]
         bests = [run["validations"][best_step(run)] for run in runs]
         cells += [mean_and_spread([each[figure] for each in bests]) for figure in GEOMETRY]
-        cells += [f"{statistics.mean(int(best_step(run)) for run in runs):.0f}", f"{ratios[name]:.2f}"]
-        reached = steps_to(target, curve(runs))
-        cells.append("not reached" if reached is None else f"{reached * ratios[name]:.0f}")
+        cells.append(f"{statistics.mean(int(best_step(run)) for run in runs):.0f}")
+        if ratios is not None:
+            reached = steps_to(target, curve(runs))
+            said = "not reached" if reached is None else f"{reached * ratios[name]:.0f}"
+            cells += [f"{ratios[name]:.2f}", said]
         lines.append(cells)
     geometry = [name.removeprefix("val/").replace("_", " ") for name in GEOMETRY]
-    header = ["", "seeds", "rate, temperature", *TASKS, "mean", "against SimCSE", "p", *geometry]
-    return markdown([*header, "best step", "step", "to SimCSE's best"], lines)
+    header = ["", "seeds", "rate, temperature", *TASKS, "mean", "against SimCSE", "p", *geometry, "best step"]
+    return markdown(header if ratios is None else [*header, "step", "to SimCSE's best"], lines)
+
+
+def untrained_table(rows: Sequence[Row]) -> list[str]:
+    """Returns the table of the teacher and the starts before training."""
+    lines = [[row["name"], *(f"{row['scores'][task]:.2f}" for task in (*TASKS, "mean"))] for row in rows]
+    return markdown(["before training", *TASKS, "mean"], lines)
 
 
 def group_lines(rows: Sequence[Row]) -> list[str]:
@@ -274,7 +289,7 @@ def main() -> None:
         "seeds": [*method_table(runs["seeds"], settings, ratios), *group_lines(runs["seeds"])],
     }
     if runs["second"]:
-        tables["second"] = [*method_table(runs["second"], settings, ratios), *group_lines(runs["second"])]
+        tables["second"] = [*method_table(runs["second"], settings), *group_lines(runs["second"])]
         tables["second"] += ["", *curve_table(by_method(runs["second"]))]
     for place, table in tables.items():
         start = runs[place][0]["encoder"]
@@ -283,6 +298,11 @@ def main() -> None:
         print("\n".join(lines))
         rows = as_rows(runs[place])
         print(publish(PLACES[place].file, lines, rows, configurations(options.out, place), options.results))
+    untrained = rows_of(options.out / "untrained" / name for name in ("teacher", "start", "second start"))
+    lines = ["# One protocol: before training", "", "Spearman x 100 on the test sets.", ""]
+    lines += untrained_table(untrained)
+    print("\n".join(lines))
+    print(publish("protocol_untrained", lines, untrained, {}, options.results))
 
 
 if __name__ == "__main__":

@@ -69,7 +69,8 @@ def test_the_best_setting_trains_with_all_seeds_and_a_filed_result_is_not_traine
          "--figure", str(tmp_path / "curve.svg"))  # fmt: skip
 
     tables = {path.stem[11:]: path for path in (tmp_path / "results").glob("*.json")}
-    assert tables.keys() == {"protocol_steps", "protocol", "protocol_tuning", "protocol_second"}
+    runs_tables = {"protocol", "protocol_tuning", "protocol_second"}
+    assert tables.keys() == {"protocol_steps", "protocol_untrained", *runs_tables}
     tuning, seeds = (json.loads(tables[name].read_text())["rows"] for name in ("protocol_tuning", "protocol"))
     assert [(row["name"], len(row["runs"])) for row in tuning] == [
         (name, 1) for name in ["simcse"] * 4 + ["dcl"] * 4
@@ -96,11 +97,15 @@ def test_the_best_setting_trains_with_all_seeds_and_a_filed_result_is_not_traine
     second = json.loads(tables["protocol_second"].read_text())["rows"]
     assert {row["encoder"] for row in second} == {start.name}
 
-    earlier = [str(path) for name, path in tables.items() if name != "protocol_steps"]
+    untrained = json.loads(tables["protocol_untrained"].read_text())["rows"]
+    assert [row["name"] for row in untrained] == ["teacher", "start", "second start"]
+    assert all({*row["scores"]} == {*protocol.TASKS, "mean"} for row in untrained)
+
+    earlier = [str(tables[name]) for name in sorted(runs_tables)]
     again = tmp_path / "again"
     train(again, "--earlier", *earlier)
     assert not [*again.rglob("metrics.csv")]
-    for name, number in {"row.json": 8 + 4 + 4, "config.yaml": 8 + 2 + 2}.items():
+    for name, number in {"row.json": 8 + 4 + 4 + 2, "config.yaml": 8 + 2 + 2}.items():
         found = {path.relative_to(again).parts[:4] for path in again.rglob(name)}
         assert len(found) == number
         assert found <= {path.relative_to(tmp_path / "out").parts[:4] for path in (tmp_path / "out").rglob(name)}
@@ -111,7 +116,8 @@ def test_the_page_and_the_readme_have_the_figures_of_the_newest_results() -> Non
         newest = max(runs.RESULTS.glob(f"*-{name}.md"))
         return [line for line in newest.read_text().splitlines() if line.startswith("| ")]
 
-    methods, others = table_lines("protocol"), [*table_lines("protocol_tuning"), *table_lines("protocol_second")]
+    methods = table_lines("protocol")
+    others = [line for name in ("tuning", "second", "untrained") for line in table_lines(f"protocol_{name}")]
     page = (BENCHMARKS.parent / "docs" / "protocol.md").read_text().splitlines()
     assert not {*methods, *others} - {*page}
     cells = {line.split(" | ")[0].strip("| "): {*line.split(" | ")} for line in methods}
