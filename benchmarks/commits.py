@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,14 +31,14 @@ Figures = dict[str, float]
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
     """Yields a folder with the files of a commit, which is removed afterwards."""
-    git: Callable[..., object] = partial(subprocess.run, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / commit
-        git(["git", "worktree", "add", "--quiet", "--detach", str(folder), commit])
+        add = ["git", "worktree", "add", "--quiet", "--detach", str(folder), commit]
+        subprocess.run(add, check=True, cwd=ROOT)
         try:
             yield folder
         finally:
-            git(["git", "worktree", "remove", "--force", str(folder)])
+            subprocess.run(["git", "worktree", "remove", "--force", str(folder)], check=True, cwd=ROOT)
 
 
 def run_of(folder: Path, words: Sequence[str]) -> Figures:
@@ -49,7 +49,10 @@ def run_of(folder: Path, words: Sequence[str]) -> Figures:
         subprocess.run(script, check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
         known = history.read(Path(out))
     return {
-        name: statistics.median(values.values()) for name, values in known.items() if "seconds" in name.split()
+        name: value
+        for name, columns in known.items()
+        if "seconds" in name.split()
+        for value in columns.values()  # a new folder has one column
     }
 
 
@@ -89,10 +92,8 @@ def main() -> None:
     commits = subprocess.run(git, check=True, cwd=ROOT, capture_output=True, text=True).stdout.split()
     names = [commit[:8] for commit in commits]
     with checked_out(names[0]) as before, checked_out(names[1]) as after:
-        works = {
-            each: partial(run_of, folder, options.words)
-            for each, folder in zip(names, (before, after), strict=True)
-        }
+        folders = {"before": before, "after": after}
+        works = {when: partial(run_of, folder, options.words) for when, folder in folders.items()}
         found = take_turns(works, options.rounds)
     lines = [
         f"# `{options.words[0]}` as of {names[0]} and as of {names[1]}",
@@ -101,12 +102,12 @@ def main() -> None:
         f"{options.rounds} rounds in turns, each a run of both; ratios are medians of the rounds' ratios",
         "(lowest to highest). Written by `benchmarks/commits.py`.",
         "",
-        *table(found[names[0]], found[names[1]]),
+        *table(found["before"], found["after"]),
     ]
     what = f"commits-{options.name or Path(options.words[0]).stem}"
     rows = [
         {"commit": name, "round": number, **run}
-        for name, runs in found.items()
+        for name, runs in zip(names, found.values(), strict=True)
         for number, run in enumerate(runs)
     ]
     print(publish(what, lines, rows, vars(options), folder=options.out).name)

@@ -244,7 +244,9 @@ def test_scores(encoder: SentenceEncoder, sts: Path) -> dict[str, Any]:
 
 def score_untrained(options: argparse.Namespace) -> None:
     """Scores the teacher with its own pooler, and the starts with the mean over tokens, before training."""
-    folders = {"teacher": options.teacher, "start": options.encoder, "second start": second_start(options)}
+    folders = {"teacher": options.teacher, "start": options.encoder}
+    if second_start(options).exists():
+        folders["second start"] = second_start(options)
 
     def row(name: str, folder: Path) -> dict[str, Any]:
         pooler = None if name == "teacher" else "MeanPooler"
@@ -252,8 +254,7 @@ def score_untrained(options: argparse.Namespace) -> None:
         return {"name": name, "scores": scored["scores"]}
 
     for name, folder in folders.items():
-        if folder.exists():
-            keep(options.out / "untrained" / name, partial(row, name, folder))
+        keep(options.out / "untrained" / name, partial(row, name, folder))
 
 
 def scores_of(cosines: Mapping[str, torch.Tensor], tests: Mapping[str, STSPairs]) -> dict[str, Any]:
