@@ -28,6 +28,7 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.batching import build_row, collate_rows
 from contrastive_text.encoders.loading import load_sequence_classifier, load_tokenizer
 from contrastive_text.encoders.networks import longest_row
+from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.encoding import BLOCK_SIZE
 from contrastive_text.inference.folder_modules import ELSEWHERE
@@ -271,7 +272,8 @@ class HeadModel:
         rows = [next(pairs if isinstance(given, TextPair) else text_rows) for given in inputs]
         order = sorted(range(len(rows)), key=lambda number: -len(rows[number].ids))
         device, parts, start = next(self.network.parameters()).device, [], 0
-        with shared_network(self.network) as network:
+        tokens = sum(len(row.ids) for row in rows)
+        with shared_network(self.network) as network, prepacked(network, tokens):
             while start < len(order):
                 size = min(batch_size, max(CHUNK_TOKENS // max(len(rows[order[start]].ids), 1), 1))
                 places = order[start : start + size]

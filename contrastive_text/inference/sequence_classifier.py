@@ -31,6 +31,7 @@ from contrastive_text.data.tokenizing import TextRow
 from contrastive_text.encoders import Embedder, TransformerEncoder
 from contrastive_text.encoders.asymmetric import require_transformer
 from contrastive_text.encoders.networks import padding_id
+from contrastive_text.encoders.onednn_products import onednn_products
 from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.heads import FirstFeatures, UnitLength
@@ -81,7 +82,8 @@ class SequenceNetwork(nn.Module):
         if self._reads_types:
             types = torch.zeros_like(batch.ids) if batch.types is None else batch.types
             inputs["token_type_ids"] = pad(types, mask)
-        logits: Tensor = self.model(**inputs).logits
+        with onednn_products(self.model, batch.ids):
+            logits: Tensor = self.model(**inputs).logits
         return logits.float() if logits.dtype.itemsize < 4 else logits
 
 

@@ -99,7 +99,7 @@ def test_layers_that_are_left_to_torch(products: list[torch.Size], monkeypatch: 
     call(nn.Linear(4, 3).bfloat16(), values.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
         call(layer, values)
-    with torch.no_grad(), prepacked(layer):
+    with torch.no_grad(), prepacked(layer, tokens=4096):
         call(layer, values)
     with onednn_products(layer, values):
         thread = Thread(target=layer, args=(values,))

@@ -11,11 +11,15 @@ import torch
 from architectures import NAMES, ROWS, encoder_of, ragged
 from torch import nn
 from torch.backends import mkldnn
+from transformers import AutoModelForSequenceClassification
 
-from contrastive_text import SentenceEncoder
+from contrastive_text import Reranker, SentenceEncoder
 from contrastive_text.core import machine
 from contrastive_text.encoders import prepacked as room
 from contrastive_text.encoders.prepacked import prepacked
+
+MANY = room._TOKENS
+"""Number of tokens from which weights are packed."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +49,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 def test_every_architecture_has_the_values_that_it_has_by_itself(name: str, products: list[torch.Tensor]) -> None:
     encoder, batch = encoder_of(name).float(), ragged(*ROWS)
     plain = encoder.token_vectors(batch)
-    with prepacked(encoder):
+    with prepacked(encoder, MANY):
         vectors = encoder.token_vectors(batch)
     count = len(products)
     assert count > 0
@@ -59,7 +63,7 @@ def test_a_changed_weight_is_never_missed() -> None:
     layer, values = nn.Sequential(nn.Linear(4, 3)), torch.randn(5, 4)
     for _ in range(2):
         layer[0].weight.data.add_(1.0)  # unseen by torch's own count of changes
-        with prepacked(layer):
+        with prepacked(layer, MANY):
             found = layer(values)
         torch.testing.assert_close(found, layer(values))
 
@@ -73,16 +77,16 @@ def test_only_plain_layers_are_packed(products: list[torch.Tensor]) -> None:
     wide = nn.Linear(4, 3).double()
     hooked = nn.Linear(4, 3)
     hooked.forward = lambda values: 3 * values  # type: ignore[method-assign]
-    with prepacked(nn.ModuleList([Doubled(4, 3), wide])):
+    with prepacked(nn.ModuleList([Doubled(4, 3), wide]), MANY):
         assert wide(torch.ones(1, 4).double()).dtype == torch.float64
-    with prepacked(nn.ModuleList([hooked])):
+    with prepacked(nn.ModuleList([hooked]), MANY):
         assert hooked(torch.ones(1)).item() == 3.0
     assert not products
 
 
 def test_a_layer_is_itself_again_after_an_error(products: list[torch.Tensor]) -> None:
     layer = nn.Sequential(nn.Linear(4, 3))
-    with pytest.raises(RuntimeError), torch.no_grad(), prepacked(layer):
+    with pytest.raises(RuntimeError), torch.no_grad(), prepacked(layer, MANY):
         layer(torch.randn(5, 7))
     assert len(products) == 1
     layer(torch.randn(5, 4))
@@ -95,11 +99,11 @@ def test_another_thread_computes_with_the_weights_and_contexts_share_copies_whil
 ) -> None:
     layer, values = nn.Sequential(nn.Linear(4, 3)), torch.randn(5, 4)
     with ThreadPoolExecutor(1) as thread:
-        with prepacked(layer):
+        with prepacked(layer, MANY):
             thread.submit(layer, values).result()
             assert not products
             (copy,) = room._copies.values()
-            with prepacked(layer):
+            with prepacked(layer, MANY):
                 assert [*room._copies.values()] == [copy]
         del copy
         assert not room._copies
@@ -113,11 +117,26 @@ def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
     texts = list(tiny.TEXTS)
     plain = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
     assert not products
-    monkeypatch.setattr("contrastive_text.inference.encoding._PREPACKED_FROM", 1)
+    monkeypatch.setattr(room, "_TOKENS", 1)
     found = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
     assert products or dtype == torch.bfloat16  # which not every processor packs
     cosines = torch.linalg.vecdot(torch.as_tensor(found), torch.as_tensor(plain))
     assert cosines.min() > (1 - 1e-6 if dtype == torch.float32 else 1 - 1e-3)  # bfloat16 has 8 bits
+
+
+def test_a_reranker_packs_for_many_tokens_and_gives_the_same_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, products: list[torch.Tensor]
+) -> None:
+    network = AutoModelForSequenceClassification.from_pretrained(tiny.save_bert(tmp_path / "bert"), num_labels=1)
+    network.save_pretrained(tmp_path / "bert")
+    reranker = Reranker.from_pretrained(tmp_path / "bert", device="cpu")
+    pairs = [(text, tiny.TEXTS[0]) for text in tiny.TEXTS]
+    plain = reranker.logits(pairs)
+    assert not products
+    monkeypatch.setattr(room, "_TOKENS", 1)
+    found = reranker.logits(pairs)
+    assert products
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)  # float32, summed in another order
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def packing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     is_packed = request.param == "packed"
     for module, name in ((prepacked, "has_fast_packed_layers"), (onednn_products, "has_fast_layers")):
         monkeypatch.setattr(module, name, mkldnn.is_available if is_packed else lambda: False)
-    monkeypatch.setattr("contrastive_text.inference.encoding._PREPACKED_FROM", 200)
+    monkeypatch.setattr(prepacked, "_TOKENS", 200)
 
 
 def check_threads(model: SentenceEncoder, calls: Sequence[Sequence[str]] = CALLS, repeats: int = 2) -> None:
