@@ -78,6 +78,9 @@ On an AMD EPYC it is 10 to 30 % faster with AVX-512, no slower with AVX2.
 _MAX_VECTOR_ROWS = 4
 """Largest number of rows whose dot products are computed without a matrix product, up to twice as fast."""
 
+_MIN_COPY_ROWS = 512
+"""Number of rows from which columns stored by feature are copied, as oneDNN is slower with such columns."""
+
 _LINE_NUMBERS = 16
 """Number of float32 values in 64 bytes.
 
@@ -132,6 +135,8 @@ def dot_products(rows: Tensor, columns: Tensor) -> Tensor:
     if is_plain and 0 < len(rows) <= _MAX_VECTOR_ROWS and is_column_major:
         # A vector product for each row uses several threads; one matrix product takes up to twice as long.
         return torch.bmm(rows.unsqueeze(1), columns.T.expand(len(rows), *columns.T.shape)).squeeze(1)
+    if is_plain and is_column_major and len(rows) >= _MIN_COPY_ROWS and has_fast_layers():
+        columns = columns.contiguous()
     if is_plain and rows.numel() and columns.numel() and columns.is_contiguous() and has_onednn():
         if len(rows) <= _MAX_VECTOR_ROWS and rows.shape[1] % _LINE_NUMBERS == 0:
             # For a single row or column torch runs a vector product, which is slower and rounds differently.

@@ -9,7 +9,7 @@ from contrastive_text.core.machine import dot_products
 
 
 @pytest.mark.parametrize("features", [6, 16, 48])
-@pytest.mark.parametrize("rows", [0, 1, 2, 4, 5])
+@pytest.mark.parametrize("rows", [0, 1, 2, 4, 5, 512])
 @pytest.mark.parametrize("columns", [0, 1, 2, 33])
 def test_products_are_those_of_torch_of_whole_numbers(rows: int, columns: int, features: int) -> None:
     draws = torch.Generator().manual_seed(0)
