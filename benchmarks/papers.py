@@ -34,7 +34,7 @@ Start: `{encoder}` (`minilm-mlm` is a stand-in for a plain encoder: all-MiniLM-L
 before, after steps of masked language modeling). In the studies on STS a run has 75 steps (batch size: 7,200
 texts) and is validated three times on STS-B's development set, which chooses the weights; `sts:mean` is of
 STS12, STS14, STS15, STS-B and SICK-R, which choose nothing. SimCSE: `examples/minilm.yaml` on sentences of
-Wikipedia, rate 1e-4; tables 2 and 3 in bfloat16. ConSERT: the recipe at a rate of 1e-4 on the texts of the
+Wikipedia, rate 1e-4; tables 2, 3 and 6 in bfloat16. ConSERT: the recipe at a rate of 1e-4 on the texts of the
 same five sets, scores unread. DeCLUTR: `benchmarks/small.yaml` at a rate of 5e-5, spans of 16 to 63 tokens,
 32 anchors a step. CS224N: `benchmarks/cs224n.yaml`, 100 batches of 16 texts of SST and of STS, 6 % of
 Quora's; the last weights are scored on the development sets. The papers train BERT or RoBERTa for some
