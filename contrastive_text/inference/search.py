@@ -62,7 +62,10 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitVectors:
-    """Unit vectors of a corpus, prepared once for many searches. A search then takes a third of the time.
+    """Unit vectors of a corpus, prepared once for many searches.
+
+    A search with one query then takes 0.2 to 0.7 of the time, depending on the processor. With 1,000 queries it
+    takes about as long.
 
     Args:
         values: Finite vectors of length 1, (C, D), in float32 or float64. ``of`` stores each feature of all
