@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -50,12 +52,16 @@ def near_duplicates(
     place = device or vectors.device
     ids = [torch.empty(0, 2, dtype=torch.long, device=place)]
     scores = [torch.empty(0, dtype=torch.float32, device=place)]
-    count = 0
+    count, tile_size = 0, min(block, len(vectors)) ** 2
+    # One tile's memory for all: glibc may not reuse freed tiles, and 200,000 vectors then took 18 GB.
+    tile_memory = torch.empty(tile_size, dtype=torch.promote_types(vectors.dtype, torch.float32), device=place)
+    near_memory = torch.empty(tile_size, dtype=torch.bool, device=place)
     for start, rows in unit_blocks("vectors", vectors, block, place):
         for offset, columns in unit_blocks("vectors", vectors[start:], block, place):
+            shape = len(rows), len(columns)
             with full_precision(rows.device):
-                tile = rows @ columns.T
-            near = tile >= threshold
+                tile = torch.mm(rows, columns.T, out=tile_memory[: math.prod(shape)].view(shape))
+            near = torch.ge(tile, threshold, out=near_memory[: math.prod(shape)].view(shape))
             pairs = (near.triu(diagonal=1) if offset == 0 else near).nonzero()
             count += len(pairs)
             if count > most:
