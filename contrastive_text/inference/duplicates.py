@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,10 +52,10 @@ def near_duplicates(
     at_least("block", block, 1)
     check_threshold(threshold)
     place = device or vectors.device
-    ids = [torch.empty(0, 2, dtype=torch.long, device=place)]
-    scores = [torch.empty(0, dtype=torch.float32, device=place)]
-    count, tile_size = 0, min(block, len(vectors)) ** 2
-    # One tile's memory for all: glibc may not reuse freed tiles, and 200,000 vectors then took 18 GB.
+    # Two arrays that grow, and one tile's memory: glibc may not reuse freed tiles between small tensors
+    # that stay, and 200,000 vectors then took 18 GB.
+    ids, scores = array("q"), array("f")
+    tile_size = min(block, len(vectors)) ** 2
     tile_memory = torch.empty(tile_size, dtype=torch.promote_types(vectors.dtype, torch.float32), device=place)
     near_memory = torch.empty(tile_size, dtype=torch.bool, device=place)
     for start, rows in unit_blocks("vectors", vectors, block, place):
@@ -63,19 +65,21 @@ def near_duplicates(
                 tile = torch.mm(rows, columns.T, out=tile_memory[: math.prod(shape)].view(shape))
             near = torch.ge(tile, threshold, out=near_memory[: math.prod(shape)].view(shape))
             pairs = (near.triu(diagonal=1) if offset == 0 else near).nonzero()
-            if len(pairs) == 0:
-                continue  # even an empty result kept among freed blocks keeps glibc from reusing them
-            count += len(pairs)
-            if count > most:
+            if len(scores) + len(pairs) > most:
                 raise InvalidValueError(
                     f"threshold: expected at most {most:,} pairs, got more at {threshold}; raise the threshold"
                 )
-            ids.append(pairs + torch.tensor([start, start + offset], device=pairs.device))
-            scores.append(tile[pairs[:, 0], pairs[:, 1]].to(torch.float32))
+            scores.frombytes(_bytes(tile[pairs[:, 0], pairs[:, 1]].to(torch.float32)))
+            ids.frombytes(_bytes(pairs + torch.tensor([start, start + offset], device=place)))
     # Sorted again: pairs of one vector come from several tiles.
-    pairs, cosines = torch.cat(ids), torch.cat(scores)
+    pairs = torch.from_numpy(np.asarray(ids)).view(-1, 2).to(place)
+    cosines = torch.from_numpy(np.asarray(scores)).to(place)
     order = (pairs[:, 0] * max(len(vectors), 1) + pairs[:, 1]).argsort()
     return pairs[order], cosines[order]
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.numpy(force=True).tobytes()
 
 
 def check_threshold(threshold: float) -> None:
